@@ -1,0 +1,1 @@
+"""Load one Edge YAML file into an immutable config, or report every problem in it at its place."""

@@ -1,0 +1,1 @@
+"""Fakes, builders and markers that several test folders share."""
