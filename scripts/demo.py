@@ -1,0 +1,369 @@
+"""Run IOP as three processes on free ports, ask a real model a question, refresh the config live, then stop everything.
+
+`make demo` and `make up` (--stay) call it. Each step checks that what it says really happened; the exit code is 0 only
+then. IOP_DEMO=echo puts the built-in echo adapter in the place of the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+QUESTION = "Explain what a computer is in one sentence."
+START_SECONDS = 60.0
+
+
+class StepFailed(Exception):
+    """A step of the demo did not do what it says; the text tells which and why."""
+
+
+def step(text: str) -> None:
+    """Print a heading."""
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    print(f"\n\033[1m== {text}\033[0m" if colour else f"\n== {text}", flush=True)
+
+
+class Process:
+    """A child with a log file; `wait_for` finds its ready line, `stop` ends it and checks how it ended."""
+
+    def __init__(self, name: str, command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._ready = threading.Event()
+        self._lines: list[str] = []
+        self._child = subprocess.Popen(
+            list(command),
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._arrived = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        with self.log.open("w") as log:
+            for line in self._child.stdout:
+                log.write(line)
+                log.flush()
+                with self._arrived:
+                    self._lines.append(line.rstrip("\n"))
+                    self._arrived.notify_all()
+        with self._arrived:
+            self._arrived.notify_all()
+
+    def wait_for(self, prefix: str) -> str:
+        """Return the rest of the first output line that begins with `prefix`."""
+        deadline = time.monotonic() + START_SECONDS
+        with self._arrived:
+            while True:
+                for line in self._lines:
+                    if line.startswith(prefix):
+                        return line[len(prefix) :].strip()
+                if not self._reader.is_alive() and self._child.poll() is not None:
+                    raise StepFailed(f"{self.name} ended with code {self._child.returncode}:\n{self.tail()}")
+                if time.monotonic() > deadline:
+                    raise StepFailed(f"{self.name} was not ready within {START_SECONDS:.0f} s:\n{self.tail()}")
+                self._arrived.wait(0.2)
+
+    def tail(self) -> str:
+        """Return the last lines that the child printed."""
+        return "\n".join(f"  {self.name}: {line}" for line in self._lines[-15:]) or f"  {self.name}: (no output)"
+
+    def alive(self) -> bool:
+        """Whether the child still runs."""
+        return self._child.poll() is None
+
+    def stop(self) -> int:
+        """End the child by SIGTERM, within a bound by SIGKILL, and return its exit code."""
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+        try:
+            code = self._child.wait(40)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            code = self._child.wait()
+        self._reader.join(5)
+        return code
+
+
+def pairs(line: str) -> dict[str, str]:
+    """Read `a=b c=d` from a ready line."""
+    return dict(part.split("=", 1) for part in line.split() if "=" in part)
+
+
+def edge_yaml(token: str, base_url: str | None, *, capacity: int, openai_port: int = 0) -> str:
+    """Return the demo's config: one Node, one provider, one model."""
+    provider = (
+        f"type: llama_cpp\n        category: local_inference\n        base_url: {base_url}"
+        if base_url
+        else "type: echo\n        category: local_inference"
+    )
+    return f"""\
+edge: {{id: demo, name: Demo}}
+server: {{listen: 127.0.0.1:0}}
+admin: {{listen: 127.0.0.1:0}}
+openai: {{enabled: true, listen: "127.0.0.1:{openai_port}", usage_log: ./usage.jsonl}}
+models:
+  - id: smollm2
+    display_name: SmolLM2 135M
+    context_window_tokens: 2048
+    default_max_tokens: 96
+    providers: {{laptop: smollm2}}
+nodes:
+  - id: laptop-node
+    token_hash_sha256: {hashlib.sha256(token.encode()).hexdigest()}
+    providers:
+      - id: laptop
+        {provider}
+        models: [smollm2]
+        capacity: {capacity}
+"""
+
+
+class Demo:
+    """The processes and the steps that use them."""
+
+    def __init__(self, folder: Path, real_model: bool) -> None:
+        self.folder = folder
+        self.config = folder / "edge.yaml"
+        self.real_model = real_model
+        self.token = "iopn_" + secrets.token_urlsafe(32)
+        self.base_url: str | None = None
+        self.processes: list[Process] = []
+        self.env = {**os.environ, "IOP_CONFIG": str(self.config), "IOP_STATE_DIR": str(folder / "state")}
+        self.openai = ""
+
+    def spawn(self, name: str, *command: str) -> Process:
+        """Start a child and remember it for `stop`."""
+        child = Process(name, command, self.folder, self.env)
+        self.processes.append(child)
+        return child
+
+    def start(self, openai_port: int) -> None:
+        """Start runtime, Edge and Node, and wait until a model can be served."""
+        if self.real_model:
+            step("start a llama.cpp server with SmolLM2-135M")
+            server = self.spawn("llama", sys.executable, str(ROOT / "scripts/llama_server.py"), "--port", "0")
+            self.base_url = server.wait_for("ready ")
+            print(f"runtime  {self.base_url}")
+        step("start the Edge and one Node")
+        self.config.write_text(edge_yaml(self.token, self.base_url, capacity=1, openai_port=openai_port))
+        edge = self.spawn("edge", str(BIN / "iop-edge"), "run", "--config", str(self.config))
+        addresses = pairs(edge.wait_for("iop-edge: ready"))
+        self.openai = addresses["openai"]
+        print("edge     " + " ".join(f"{key}={value}" for key, value in addresses.items()))
+        token_file = self.folder / "node-token"
+        token_file.touch(mode=0o600)
+        token_file.write_text(self.token + "\n")
+        dial = ["--edge", addresses["grpc"], "--id", "laptop-node", "--token-file", str(token_file)]
+        node = self.spawn("node", str(BIN / "iop-node"), "run", *dial)
+        print("node     " + node.wait_for("iop-node: ready"))
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until the Edge says that at least one model can be served."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            host, port = self.openai.rsplit(":", 1)
+            connection = http.client.HTTPConnection(host, int(port), timeout=10)
+            try:
+                connection.request("GET", "/readyz")
+                if connection.getresponse().status == 200:
+                    return
+            finally:
+                connection.close()
+            time.sleep(0.1)
+        raise StepFailed("no provider became available:\n" + "\n".join(child.tail() for child in self.processes))
+
+    def stream(self, question: str) -> Iterator[str]:
+        """Ask over `POST /v1/chat/completions` and yield the answer's pieces; raises StepFailed for an incomplete one."""
+        host, port = self.openai.rsplit(":", 1)
+        connection = http.client.HTTPConnection(host, int(port), timeout=120)
+        body = {
+            "model": "smollm2",
+            "stream": True,
+            "temperature": 0,
+            "messages": [{"role": "user", "content": question}],
+        }
+        try:
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise StepFailed(f"the Edge answered {answer.status}: {answer.read().decode(errors='replace')}")
+            for raw in answer:
+                line = raw.decode().rstrip("\r\n")
+                if line == "data: [DONE]":
+                    return
+                if line.startswith("data: "):
+                    event = json.loads(line[6:])
+                    if "error" in event:
+                        raise StepFailed(f"the stream ended with an error: {event['error']}")
+                    yield from (c["delta"].get("content") or "" for c in event["choices"])
+            raise StepFailed("the stream ended without [DONE]")
+        finally:
+            connection.close()
+
+    def ask(self) -> None:
+        """Print the model's answer as it streams."""
+        step(f"ask the model: {QUESTION}")
+        text = ""
+        for piece in self.stream(QUESTION):
+            print(piece, end="", flush=True)
+            text += piece
+        print(flush=True)
+        if not text.strip():
+            raise StepFailed("the answer is empty")
+        if not self.real_model and text.strip() != QUESTION:
+            raise StepFailed(f"echo did not answer with the question: {text!r}")
+
+    def iop_edge(self, *args: str, expect: int, show: bool = True) -> str:
+        """Run an `iop-edge` command, print what it prints, and check its exit code."""
+        if show:
+            print(f"$ iop-edge {' '.join(args)}", flush=True)
+        done = subprocess.run(
+            [str(BIN / "iop-edge"), *args],
+            env=self.env,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if show else subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if show:
+            print(done.stdout, end="", flush=True)
+        if done.returncode != expect:
+            said = "" if show else f":\n{done.stdout}{done.stderr}"
+            raise StepFailed(f"iop-edge {' '.join(args)} exited with {done.returncode}, not {expect}{said}")
+        return done.stdout
+
+    def provider(self) -> dict[str, object]:
+        """Return the provider's row of `GET /status`."""
+        status = json.loads(self.iop_edge("status", "--output", "json", expect=0, show=False))
+        row: dict[str, object] = next(row for row in status["providers"] if row["id"] == "laptop")
+        return row
+
+    def status(self) -> None:
+        """Show the pool and check that the finished run left nothing behind."""
+        step("what the pool says")
+        self.iop_edge("status", expect=0)
+        row = self.provider()
+        if (row["status"], row["capacity"], row["in_flight"]) != ("available", 1, 0):
+            raise StepFailed(f"the provider should be available, idle and of capacity 1: {row}")
+
+    def refresh(self, openai_port: int) -> None:
+        """A capacity raise goes live; another address for the openai listener needs a restart and changes nothing."""
+        step("raise the capacity from 1 to 2 while serving: first a dry run, then for real")
+        self.config.write_text(edge_yaml(self.token, self.base_url, capacity=2, openai_port=openai_port))
+        self.iop_edge("config", "refresh", "--dry-run", "--detailed-exitcode", expect=10)
+        if self.provider()["capacity"] != 1:
+            raise StepFailed("the dry run changed the running capacity")
+        self.iop_edge("config", "refresh", "--wait", "10", expect=0)
+        row = self.provider()
+        if (row["status"], row["capacity"]) != ("available", 2):
+            raise StepFailed(f"the Node did not acknowledge a capacity of 2: {row}")
+        again = json.loads(self.iop_edge("config", "refresh", "--output", "json", expect=0, show=False))
+        if again["changed"]:
+            raise StepFailed(f"a second refresh of the same file found changes: {again['changes']}")
+        print(f"the Node acknowledged; the provider now runs {row['capacity']} requests at once")
+
+        step("move the openai listener: that needs a restart, and nothing is applied")
+        moved = edge_yaml(self.token, self.base_url, capacity=2, openai_port=openai_port + 1 if openai_port else 18080)
+        self.config.write_text(moved)
+        self.iop_edge("config", "refresh", expect=3)
+        planned = json.loads(self.iop_edge("config", "refresh", "--output", "json", expect=3, show=False))
+        if planned["restart_required_paths"] != ["openai.listen"] or planned["live_applied"]:
+            raise StepFailed(f"openai.listen should be the one path that waits for a restart: {planned}")
+        self.config.write_text(edge_yaml(self.token, self.base_url, capacity=2, openai_port=openai_port))
+        if not "".join(self.stream(QUESTION)).strip():
+            raise StepFailed("the Edge stopped answering after the refreshes")
+        print("the Edge still answers where it did")
+
+    def stop(self) -> list[str]:
+        """Stop every child, last started first; returns what did not end well."""
+        bad = []
+        for child in reversed(self.processes):
+            alive = child.alive()
+            code = child.stop()
+            # The llama.cpp server has no handler of its own: it ends by the signal.
+            fine = code == 0 or (child.name == "llama" and code in (-signal.SIGTERM, 143))
+            if not alive or not fine:
+                bad.append(f"{child.name} ended with code {code}:\n{child.tail()}")
+        return bad
+
+    def stay(self) -> None:
+        """Print how to use it, then wait for Ctrl-C or for a child to end."""
+        step("it is up; Ctrl-C stops it")
+        body = '{"model": "smollm2", "stream": true, "messages": [{"role": "user", "content": "Name three colors."}]}'
+        print(f"OpenAI base URL  http://{self.openai}/v1   (any API key)")
+        print(f"config           {self.config}   (change it, then: iop-edge config refresh)")
+        print(f"for iop-edge     export IOP_CONFIG={self.config} IOP_STATE_DIR={self.folder / 'state'}")
+        print(f"curl -N http://{self.openai}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'")
+        sys.stdout.flush()
+        while all(child.alive() for child in self.processes):
+            time.sleep(0.5)
+        dead = next(child for child in self.processes if not child.alive())
+        raise StepFailed(f"{dead.name} ended by itself:\n{dead.tail()}")
+
+
+def run(demo: Demo, stay: bool) -> None:
+    """Do the steps in order."""
+    openai_port = int(os.environ.get("IOP_DEMO_PORT", "8080" if stay else "0"))
+    demo.start(openai_port)
+    if stay:
+        demo.stay()
+    demo.ask()
+    demo.status()
+    demo.refresh(openai_port)
+
+
+def main() -> int:
+    """Run the demo; the exit code is 0 when every step did what it says."""
+    stay = "--stay" in sys.argv[1:]
+    folder = Path(tempfile.mkdtemp(prefix="iop-demo-"))
+    demo = Demo(folder, real_model=os.environ.get("IOP_DEMO") != "echo")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    problems: list[str] = []
+    try:
+        run(demo, stay)
+    except StepFailed as failure:
+        problems.append(str(failure))
+    except KeyboardInterrupt:
+        print()
+        if not stay:
+            problems.append("interrupted")
+    finally:
+        step("stop everything")
+        problems += demo.stop()
+    for problem in problems:
+        print(f"demo: {problem}", file=sys.stderr)
+    if problems:
+        print(f"demo: failed; the logs are in {folder}", file=sys.stderr)
+        return 1
+    shutil.rmtree(folder)
+    print("stopped; every step did what it says" if not stay else "stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
