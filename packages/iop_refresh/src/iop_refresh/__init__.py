@@ -1,1 +1,25 @@
 """Compare two Edge configs: what changed, what may be applied while serving, what waits for a restart."""
+
+from iop_refresh._result import (
+    SCHEMA_VERSION,
+    Change,
+    ChangeKind,
+    NodeResult,
+    NodeState,
+    RefreshResult,
+    ResultProblem,
+    Source,
+    Status,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Change",
+    "ChangeKind",
+    "NodeResult",
+    "NodeState",
+    "RefreshResult",
+    "ResultProblem",
+    "Source",
+    "Status",
+]
