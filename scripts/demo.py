@@ -27,7 +27,7 @@ QUESTION = "Explain what a computer is in one sentence."
 START_SECONDS = 60.0
 
 
-class StepFailed(Exception):
+class StepError(Exception):
     """A step of the demo did not do what it says; the text tells which and why."""
 
 
@@ -80,9 +80,9 @@ class Process:
                     if line.startswith(prefix):
                         return line[len(prefix) :].strip()
                 if not self._reader.is_alive() and self._child.poll() is not None:
-                    raise StepFailed(f"{self.name} ended with code {self._child.returncode}:\n{self.tail()}")
+                    raise StepError(f"{self.name} ended with code {self._child.returncode}:\n{self.tail()}")
                 if time.monotonic() > deadline:
-                    raise StepFailed(f"{self.name} was not ready within {START_SECONDS:.0f} s:\n{self.tail()}")
+                    raise StepError(f"{self.name} was not ready within {START_SECONDS:.0f} s:\n{self.tail()}")
                 self._arrived.wait(0.2)
 
     def tail(self) -> str:
@@ -193,10 +193,10 @@ class Demo:
             finally:
                 connection.close()
             time.sleep(0.1)
-        raise StepFailed("no provider became available:\n" + "\n".join(child.tail() for child in self.processes))
+        raise StepError("no provider became available:\n" + "\n".join(child.tail() for child in self.processes))
 
     def stream(self, question: str) -> Iterator[str]:
-        """Ask over `POST /v1/chat/completions` and yield the answer's pieces; raises StepFailed for an incomplete one."""
+        """Ask over `POST /v1/chat/completions` and yield its pieces; raises StepError if it is incomplete."""
         host, port = self.openai.rsplit(":", 1)
         connection = http.client.HTTPConnection(host, int(port), timeout=120)
         body = {
@@ -209,7 +209,7 @@ class Demo:
             connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
             answer = connection.getresponse()
             if answer.status != 200:
-                raise StepFailed(f"the Edge answered {answer.status}: {answer.read().decode(errors='replace')}")
+                raise StepError(f"the Edge answered {answer.status}: {answer.read().decode(errors='replace')}")
             for raw in answer:
                 line = raw.decode().rstrip("\r\n")
                 if line == "data: [DONE]":
@@ -217,9 +217,9 @@ class Demo:
                 if line.startswith("data: "):
                     event = json.loads(line[6:])
                     if "error" in event:
-                        raise StepFailed(f"the stream ended with an error: {event['error']}")
+                        raise StepError(f"the stream ended with an error: {event['error']}")
                     yield from (c["delta"].get("content") or "" for c in event["choices"])
-            raise StepFailed("the stream ended without [DONE]")
+            raise StepError("the stream ended without [DONE]")
         finally:
             connection.close()
 
@@ -232,9 +232,9 @@ class Demo:
             text += piece
         print(flush=True)
         if not text.strip():
-            raise StepFailed("the answer is empty")
+            raise StepError("the answer is empty")
         if not self.real_model and text.strip() != QUESTION:
-            raise StepFailed(f"echo did not answer with the question: {text!r}")
+            raise StepError(f"echo did not answer with the question: {text!r}")
 
     def iop_edge(self, *args: str, expect: int, show: bool = True) -> str:
         """Run an `iop-edge` command, print what it prints, and check its exit code."""
@@ -254,7 +254,7 @@ class Demo:
             print(done.stdout, end="", flush=True)
         if done.returncode != expect:
             said = "" if show else f":\n{done.stdout}{done.stderr}"
-            raise StepFailed(f"iop-edge {' '.join(args)} exited with {done.returncode}, not {expect}{said}")
+            raise StepError(f"iop-edge {' '.join(args)} exited with {done.returncode}, not {expect}{said}")
         return done.stdout
 
     def provider(self) -> dict[str, object]:
@@ -269,7 +269,7 @@ class Demo:
         self.iop_edge("status", expect=0)
         row = self.provider()
         if (row["status"], row["capacity"], row["in_flight"]) != ("available", 1, 0):
-            raise StepFailed(f"the provider should be available, idle and of capacity 1: {row}")
+            raise StepError(f"the provider should be available, idle and of capacity 1: {row}")
 
     def refresh(self, openai_port: int) -> None:
         """A capacity raise goes live; another address for the openai listener needs a restart and changes nothing."""
@@ -277,14 +277,14 @@ class Demo:
         self.config.write_text(edge_yaml(self.token, self.base_url, capacity=2, openai_port=openai_port))
         self.iop_edge("config", "refresh", "--dry-run", "--detailed-exitcode", expect=10)
         if self.provider()["capacity"] != 1:
-            raise StepFailed("the dry run changed the running capacity")
+            raise StepError("the dry run changed the running capacity")
         self.iop_edge("config", "refresh", "--wait", "10", expect=0)
         row = self.provider()
         if (row["status"], row["capacity"]) != ("available", 2):
-            raise StepFailed(f"the Node did not acknowledge a capacity of 2: {row}")
+            raise StepError(f"the Node did not acknowledge a capacity of 2: {row}")
         again = json.loads(self.iop_edge("config", "refresh", "--output", "json", expect=0, show=False))
         if again["changed"]:
-            raise StepFailed(f"a second refresh of the same file found changes: {again['changes']}")
+            raise StepError(f"a second refresh of the same file found changes: {again['changes']}")
         print(f"the Node acknowledged; the provider now runs {row['capacity']} requests at once")
 
         step("move the openai listener: that needs a restart, and nothing is applied")
@@ -293,10 +293,10 @@ class Demo:
         self.iop_edge("config", "refresh", expect=3)
         planned = json.loads(self.iop_edge("config", "refresh", "--output", "json", expect=3, show=False))
         if planned["restart_required_paths"] != ["openai.listen"] or planned["live_applied"]:
-            raise StepFailed(f"openai.listen should be the one path that waits for a restart: {planned}")
+            raise StepError(f"openai.listen should be the one path that waits for a restart: {planned}")
         self.config.write_text(edge_yaml(self.token, self.base_url, capacity=2, openai_port=openai_port))
         if not "".join(self.stream(QUESTION)).strip():
-            raise StepFailed("the Edge stopped answering after the refreshes")
+            raise StepError("the Edge stopped answering after the refreshes")
         print("the Edge still answers where it did")
 
     def stop(self) -> list[str]:
@@ -323,7 +323,7 @@ class Demo:
         while all(child.alive() for child in self.processes):
             time.sleep(0.5)
         dead = next(child for child in self.processes if not child.alive())
-        raise StepFailed(f"{dead.name} ended by itself:\n{dead.tail()}")
+        raise StepError(f"{dead.name} ended by itself:\n{dead.tail()}")
 
 
 def run(demo: Demo, stay: bool) -> None:
@@ -346,7 +346,7 @@ def main() -> int:
     problems: list[str] = []
     try:
         run(demo, stay)
-    except StepFailed as failure:
+    except StepError as failure:
         problems.append(str(failure))
     except KeyboardInterrupt:
         print()

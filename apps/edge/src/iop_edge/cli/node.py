@@ -1,0 +1,44 @@
+"""`iop-edge node add ID`: makes a Node's token, its config entry and the line that joins it (N1)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from iop_edge.cli.files import EXIT_REJECTED, config_option, default_config, print_problems
+from iop_edge.tokens import NODE_TOKEN_PREFIX, digest, new_token
+
+
+@click.group()
+def node() -> None:
+    """Machines that run the runtimes."""
+
+
+@node.command()
+@click.argument("node_id", metavar="ID")
+@config_option
+def add(node_id: str, configs: tuple[Path, ...]) -> None:
+    """Print the config entry for a new Node (a hash, never the token) and the line to paste on its machine."""
+    import iop_config
+
+    if not node_id or any(c in node_id for c in ": \t\n/"):
+        raise click.UsageError(f"{node_id!r} is no Node id; use letters, digits, dots and dashes")
+    main, *overlays = configs or (default_config(),)
+    try:
+        loaded = iop_config.load(main, overlays=overlays)
+    except iop_config.ConfigError as error:
+        print_problems(error)
+        sys.exit(EXIT_REJECTED)
+    if any(existing.id == node_id for existing in loaded.config.nodes):
+        raise click.UsageError(
+            f'node "{node_id}" exists; to rotate its token keep the hash as previous_token_hash_sha256 and add a new one'
+        )
+    server = iop_config.reveal(loaded.config.server)
+    secret = new_token(NODE_TOKEN_PREFIX)
+    entry = {"id": node_id, "token_hash_sha256": digest(secret), "providers": []}
+    click.echo("# add to nodes (needs a restart of the Edge), with the providers of that machine:")
+    click.echo(iop_config.to_yaml([entry]), nl=False)
+    click.echo("# run on the new machine; the secret is shown only now:")
+    click.echo(f"iop-node run iop1:{server.advertise or server.listen}:{node_id}:{secret}")
