@@ -27,7 +27,8 @@ class Lanes(Generic[T]):
     __slots__ = ("_credit", "_urgent", "last")
 
     def __init__(self) -> None:
-        self._urgent: tuple[deque[T], deque[T]] = (deque(), deque())
+        # Of two heartbeats that wait only the newer says anything.
+        self._urgent: tuple[deque[T], deque[T]] = (deque(maxlen=1), deque())
         self._credit: deque[T] = deque()
         self.last: deque[T] = deque()
 
