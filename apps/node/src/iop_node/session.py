@@ -8,6 +8,7 @@ more. `connection.py` drives it: it feeds `receive` and `tick`, writes what `tak
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from enum import StrEnum
 
 from attrs import field, frozen
@@ -241,7 +242,7 @@ class NodeSession:
         except WireError as error:
             self._end(Over(Cause.PROTOCOL, f"the Edge broke the protocol: {error}"))
 
-    def tick(self, now: float, vitals: Vitals) -> None:
+    def tick(self, now: float, vitals: Callable[[], Vitals]) -> None:
         """Look at the clock, several times a second: heartbeat due, Edge silent, no Welcome (wire §1.3)."""
         if self.over is not None:
             return
@@ -256,11 +257,12 @@ class NodeSession:
         if now - self._beat_at >= self._heartbeat:
             self._beat_at = now
             self._beats += 1
+            seen = vitals()
             beat = pb.Heartbeat(
                 n=self._beats,
-                loop_lag_ms=vitals.loop_lag_ms,
-                active_runs=vitals.active_runs,
-                rss_bytes=vitals.rss_bytes,
+                loop_lag_ms=seen.loop_lag_ms,
+                active_runs=seen.active_runs,
+                rss_bytes=seen.rss_bytes,
             )
             self._out.put(Lane.HEARTBEAT, pb.NodeFrame(heartbeat=beat))
 
