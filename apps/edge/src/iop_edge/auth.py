@@ -7,8 +7,8 @@ import hmac
 from collections.abc import Iterable, Mapping
 
 from attrs import frozen
-from iop_config import PrincipalToken, ProviderAuth
 
+from iop_config import PrincipalToken, ProviderAuth
 from iop_edge.errors import ApiError
 
 __all__ = ["Authenticator", "Principal", "ProviderTokens"]
@@ -102,6 +102,7 @@ class ProviderTokens:
         text = token.decode("latin-1")
         if not text.isascii() or not text.isprintable():
             raise ApiError(
-                "missing_provider_auth", f"{config.from_header}: the token is not printable ASCII; send it as it was issued"
+                "missing_provider_auth",
+                f"{config.from_header}: the token is not printable ASCII; send it as it was issued",
             )
         return ((config.target_header, f"{config.scheme} {text}"),)

@@ -16,7 +16,7 @@ _OTHER_TOKENS_PER_10 = 7
 _LONGEST_TOKEN = 128
 # Hardly a vocabulary joins words into one token, and none joins more than a few.
 _WORDS_PER_TOKEN = 4
-_BASE64 = re.compile(rb'[A-Za-z0-9+/=_\\-]{2048,}')
+_BASE64 = re.compile(rb"[A-Za-z0-9+/=_\\-]{2048,}")
 # An image or a sound costs the runtime a bounded number of tokens, whatever its bytes.
 _ATTACHMENT_TOKENS = 1024
 
@@ -34,7 +34,7 @@ def estimate_tokens(parts: Iterable[bytes]) -> Estimate:
             total += found * _ATTACHMENT_TOKENS
         escaped = text.count(b"\\u")
         if escaped or not text.isascii():
-            # Each \uXXXX and each UTF-8 lead byte is one character; surrogate pairs count as two, which is close enough.
+            # Each \uXXXX and each UTF-8 lead byte is one character; a surrogate pair counts as two: near enough.
             ascii_bytes = len(text.translate(None, _NOT_ASCII))
             leads = len(text) - ascii_bytes - len(text.translate(None, _NOT_CONTINUATION))
             total += ((escaped + leads) * _OTHER_TOKENS_PER_10) // 10

@@ -140,9 +140,7 @@ def _group_entry(model: ModelConfig, places: Mapping[str, _Place]) -> ModelEntry
         targets=targets,
         display_name=model.display_name,
         context_window_tokens=model.context_window_tokens,
-        policy=GenerationPolicy(
-            model.default_max_tokens, model.min_max_tokens, model.default_thinking_token_budget
-        ),
+        policy=GenerationPolicy(model.default_max_tokens, model.min_max_tokens, model.default_thinking_token_budget),
     )
 
 
@@ -205,6 +203,6 @@ def _provider_spec(node: NodeConfig, provider: ProviderConfig, adapter: AdapterC
         enabled=provider.enabled,
         queue=_queue_policy(provider),
         adapter_queue=_queue_policy(adapter),
-        # A runtime that the Node probes anyway gets its first run when the probe has found it up (P11 "not yet proven").
+        # A runtime that is probed anyway gets its first run when the probe has found it up (P11 "not yet proven").
         probe_required=provider.health.probe,
     )
