@@ -1,4 +1,4 @@
-"""Both ends of the wire without I/O: a clock by hand, a recording fleet, a Node whose frames move when they are told."""
+"""Both ends of the wire without I/O: a clock by hand, a recording fleet, a Node whose frames move when told."""
 
 from __future__ import annotations
 

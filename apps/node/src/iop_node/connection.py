@@ -17,15 +17,15 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 
-import grpc.aio
 from attrs import evolve, frozen
 
 from iop_node.backoff import Backoff, Cause, Uniform
 from iop_node.dial import DialFailedError, DialSettings, check_settings, explain_failure, open_channel
 from iop_node.link import Host
-from iop_node.pump import Pump
+from iop_node.pump import Pump, RawCall
 from iop_node.session import Identity, NodeSession, Over, SessionState, Welcomed
-from iop_wire.limits import METADATA_NODE_ID, METADATA_TOKEN, METHOD_PATH, Timing
+from iop_wire.limits import METADATA_ACCEPTED, METADATA_NODE_ID, METADATA_TOKEN, METHOD_PATH, Timing
+from iop_wire.rpc import grpc
 
 log = logging.getLogger("iop.node.link")
 
@@ -158,16 +158,18 @@ class Connection:
         call = method(
             metadata=((METADATA_NODE_ID, settings.node_id), (METADATA_TOKEN, f"Bearer {settings.token}")),
         )
-        connecting = asyncio.ensure_future(call.wait_for_connection())
-        done, _ = await asyncio.wait({connecting}, timeout=self._timing.connect)
+        # The Edge answers with its headers once it has accepted the token. A frame written before that could meet the
+        # refusal half-way, and gRPC would then report the failed write instead of the reason.
+        accepting = asyncio.ensure_future(_accepted(call))
+        done, _ = await asyncio.wait({accepting}, timeout=self._timing.connect)
         if not done:
             call.cancel()
-        await asyncio.gather(connecting, return_exceptions=True)
+        await asyncio.gather(accepting, return_exceptions=True)
         if not done:
-            text = f"no answer from {settings.edge} within {self._timing.connect:.0f} s"
+            text = f"no answer from {settings.edge} within {self._timing.connect:.0f} s; is that port an IOP Edge?"
             return Over(Cause.UNREACHABLE, text)
-        if connecting.cancelled() or connecting.exception() is not None or call.done():
-            return explain_failure(settings, await call.code(), await call.details() or "", welcomed=False)
+        if accepting.cancelled() or accepting.exception() is not None or not accepting.result():
+            return await self._refused(call)
         machine = NodeSession(
             self._identity,
             applied_version=self._host.applied_version,
@@ -188,6 +190,17 @@ class Connection:
         if over.cause is Cause.LOST:
             over = explain_failure(settings, await call.code(), await call.details() or "", pump.welcomed)
         return over
+
+    async def _refused(self, call: RawCall) -> Over:
+        """Return why there is no session, once the status is there."""
+        ending = asyncio.ensure_future(call.code())
+        done, _ = await asyncio.wait({ending}, timeout=self._timing.goodbye)
+        if not done:
+            # A stranger that answered with headers of its own and keeps the call open.
+            call.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
+            return explain_failure(self._settings, grpc.StatusCode.UNIMPLEMENTED, "", welcomed=False)
+        return explain_failure(self._settings, ending.result(), await call.details() or "", welcomed=False)
 
     def _session_changed(self, state: SessionState, welcomed: Welcomed | None) -> None:
         if welcomed is not None:
@@ -224,3 +237,9 @@ class Connection:
         log.log(level, "link %s edge=%s%s", phase, self._settings.edge, f": {text}" if text else "")
         if self._on_status is not None:
             self._on_status(self._status)
+
+
+async def _accepted(call: RawCall) -> bool:
+    """Return whether the Edge accepted the token; raises when there is no connection."""
+    await call.wait_for_connection()
+    return any(key == METADATA_ACCEPTED for key, _ in await call.initial_metadata())

@@ -13,16 +13,12 @@ import re
 import ssl
 import tempfile
 
-# Before gRPC is loaded: its fork handlers kill children (G22).
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
-import grpc
-import grpc.aio
 from attrs import field, frozen
 
 from iop_node.backoff import Cause
 from iop_node.session import Over
 from iop_wire.limits import channel_options
+from iop_wire.rpc import grpc
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 _NODE_ID = re.compile(r"[\x21-\x7e]{1,256}")

@@ -7,7 +7,7 @@ import logging
 import resource
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from iop_node.backoff import Cause
@@ -28,6 +28,7 @@ from iop_node.session import (
     Welcomed,
 )
 from iop_wire.limits import Timing
+from iop_wire.rpc import grpc
 
 log = logging.getLogger("iop.node.link")
 
@@ -38,6 +39,14 @@ _PAGE = resource.getpagesize()
 
 class RawCall(Protocol):
     """What is used of a grpc.aio stream-stream call, with bytes as messages."""
+
+    def wait_for_connection(self) -> Awaitable[None]: ...
+
+    def initial_metadata(self) -> Awaitable[Iterable[tuple[str, str | bytes]]]: ...
+
+    def code(self) -> Awaitable[grpc.StatusCode]: ...
+
+    def details(self) -> Awaitable[str | None]: ...
 
     def read(self) -> Awaitable[object]: ...
 

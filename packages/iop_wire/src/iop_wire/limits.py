@@ -36,6 +36,8 @@ METHOD_PATH = f"/{METHOD_SERVICE}/{METHOD_NAME}"
 METADATA_TOKEN = "authorization"
 METADATA_NODE_ID = "iop-node-id"
 """Sent beside the token, so that the Edge can refuse a caller before it reads a single frame."""
+METADATA_ACCEPTED = "iop-accepted"
+"""In the Edge's own headers, sent once the token was accepted: before that the Node writes nothing."""
 
 
 @frozen

@@ -9,17 +9,19 @@ import os
 from typing import Protocol
 from urllib.parse import unquote
 
-# Before gRPC is loaded: its fork handlers kill children (G22).
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
-import grpc
-import grpc.aio
-
 from iop_edge.nodes.auth import FailureLimit, NodeAuth
 from iop_edge.nodes.registry import NodeRegistry
 from iop_edge.nodes.stream import RawStream, serve_stream
 from iop_edge.nodes.values import TlsFiles
-from iop_wire.limits import METADATA_NODE_ID, METADATA_TOKEN, METHOD_NAME, METHOD_SERVICE, server_options
+from iop_wire.limits import (
+    METADATA_ACCEPTED,
+    METADATA_NODE_ID,
+    METADATA_TOKEN,
+    METHOD_NAME,
+    METHOD_SERVICE,
+    server_options,
+)
+from iop_wire.rpc import grpc
 
 log = logging.getLogger("iop.edge.nodes")
 
@@ -33,6 +35,8 @@ class _Context(RawStream, Protocol):
     def peer(self) -> str: ...
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...] | None: ...
+
+    async def send_initial_metadata(self, metadata: tuple[tuple[str, str], ...]) -> None: ...
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None: ...
 
@@ -135,6 +139,8 @@ class NodeServer:
             if isinstance(node_id, _Refused):
                 await context.abort(node_id.code, node_id.text)
             else:
+                # At once, not with the first frame: the Node sends its Hello only when it knows it is accepted.
+                await context.send_initial_metadata(((METADATA_ACCEPTED, "1"),))
                 refusal = await serve_stream(context, self._registry, node_id, peer)
                 if refusal is not None:
                     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
