@@ -92,9 +92,9 @@ class ProviderTokens:
         if not config.enabled:
             return ()
         token = headers.get(self._from, b"").strip()
-        prefix = config.scheme.encode("latin-1") + b" "
-        if token[: len(prefix)].lower() == prefix.lower():
-            token = token[len(prefix) :].strip()  # sent with its scheme already
+        scheme, _, rest = token.partition(b" ")
+        if scheme.lower() == config.scheme.encode("latin-1").lower():
+            token = rest.strip()  # sent with its scheme already
         if not token:
             if not config.required:
                 return ()

@@ -27,6 +27,7 @@ _NODE_CODES = {
     "deadline": "request_timeout",
     "client_stalled": "client_stalled",
     "edge_shutdown": "edge_shutdown",
+    "request_too_large": "body_too_large",
     "no_capacity": "unavailable",
     "config_behind": "unavailable",
     "adapter_not_found": "unavailable",

@@ -79,12 +79,12 @@ def read_limits(operation: Operation, body: Body) -> Limits:
 
 def _whole(name: str, raw: msgspec.Raw, least: int) -> int | None:
     try:
-        value = msgspec.json.decode(raw, type=int)
+        value: int | None = msgspec.json.decode(raw, type=int)
     except (msgspec.DecodeError, RecursionError):
-        value = least - 2
+        value = None
     if value == -1:
         return None
-    if value < least or value > 2**53:
+    if value is None or not least <= value <= 2**53:
         raise ApiError("invalid_request", f"{name}: not a whole number of at least {least}", param=name)
     return value
 
