@@ -131,8 +131,14 @@ class HttpReply:
         """Send the status line, unless the end of the hold did."""
         if self._ticking is not None:
             await self._ticking
-        if self._status is None:
-            await self._start(status, _STREAM_HEADERS if self._streaming else _passed(headers))
+        if self._status is not None:
+            return
+        if self._timer is not None:
+            # From here on it is silence that counts, not the hold.
+            self._timer.cancel()
+            self._last = self._loop.time()
+            self._timer = self._loop.call_later(self._settings.keep_alive, self._tick)
+        await self._start(status, _STREAM_HEADERS if self._streaming else _passed(headers))
 
     async def data(self, data: bytes) -> None:
         """Send a piece of the body."""
