@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
@@ -38,7 +39,7 @@ FIELDS = [
 
 def record(**fields: object) -> RunRecord:
     made: dict[str, object] = {
-        "time": "2026-01-01T00:00:00.000Z",
+        "time": datetime(2026, 1, 1, 0, 0, 0, 5000, UTC),
         "request_id": "R",
         "surface": "chat_completions",
         "model": "m",
@@ -69,6 +70,7 @@ async def test_records_are_json_lines_with_exactly_the_ruled_fields(tmp_path: Pa
         group.cancel_scope.cancel()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [list(line) for line in lines] == [FIELDS, FIELDS]
+    assert lines[0]["time"] == "2026-01-01T00:00:00.005000Z"
     # What was pending when the Edge stopped is written too.
     assert [line["request_id"] for line in lines] == ["R", "R2"]
     assert log.stat().st_mode & 0o777 == 0o600

@@ -7,7 +7,7 @@ import os
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 
 import anyio
 import anyio.to_thread
@@ -34,8 +34,8 @@ _BOUNDS = (*(str(bound) for bound in _BUCKETS), "+Inf")
 class RunRecord(msgspec.Struct, kw_only=True):
     """One admitted request, whatever became of it; the field order is the order in the usage log."""
 
-    time: str
-    """When it was admitted, RFC 3339 in UTC."""
+    time: datetime
+    """When it came, in UTC; RFC 3339 in the log."""
     request_id: str
     surface: str
     model: str
@@ -57,11 +57,6 @@ class RunRecord(msgspec.Struct, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     usage_source: str = "estimate"
-
-
-def utc_now() -> str:
-    """Return the wall clock's time for a record."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @define

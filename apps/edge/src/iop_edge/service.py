@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 
 import anyio
 
 from iop_edge.errors import ApiError
 from iop_edge.estimate import estimate_tokens, fewest_tokens
 from iop_edge.failures import Failure, context_overflow, from_refusal, outcome_of, unknown_model
-from iop_edge.metering import Meter, RunRecord, utc_now
+from iop_edge.metering import Meter, RunRecord
 from iop_edge.nodes.run import End, NodeSession, Operation, RunHandle, RunSpec
 from iop_edge.order import Generation, Order, Reply, Trace
 from iop_edge.policy import Limits, apply_policy, output_limit, read_limits
@@ -163,7 +163,7 @@ class _Run:
         self._reply = reply
         self._trace = trace
         self._started = service.clock()
-        self._time = utc_now()
+        self._time = datetime.now(UTC)
         self._waiting_since: float | None = None
         self._admitted = False
         self._relay = Relay(order, reply, service.clock)
@@ -309,7 +309,7 @@ class _Run:
         attempt = _Attempt(self, lease, target)
         trace.attempts += 1
         trace.provider, trace.node = target.provider_id, target.node_id
-        left = math.inf if deadline is None else max(0.0, deadline - self.service.clock())
+        left = 0.0 if deadline is None else max(0.0, deadline - self.service.clock())
         try:
             spec = RunSpec(
                 run_id=order.request_id,
@@ -335,16 +335,18 @@ class _Run:
             self._attempt = None
             self.service.free(lease, Outcome.CANCELLED)
             raise
-        limit = anyio.CancelScope(deadline=anyio.current_time() + left + _DEADLINE_SLACK)
+        answer = self._relay.answer(
+            handle,
+            target,
+            window=entry.context_window_tokens,
+            estimate=self._estimate,
+            alive=lambda: self.service.pool.report_outcome(lease.provider, Outcome.OK),
+        )
         try:
-            with limit:
-                return await self._relay.answer(
-                    handle,
-                    target,
-                    window=entry.context_window_tokens,
-                    estimate=self._estimate,
-                    alive=lambda: self.service.pool.report_outcome(lease.provider, Outcome.OK),
-                )
+            if deadline is None:
+                return await answer
+            with anyio.move_on_after(left + _DEADLINE_SLACK):
+                return await answer
         finally:
             attempt.cancel(self._aborted.code if self._aborted is not None else "request_timeout")
         raise ApiError("request_timeout", f"the run took longer than {target.request_timeout_ms} ms")

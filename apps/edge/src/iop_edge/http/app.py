@@ -143,10 +143,17 @@ class _App:
         base: RawHeaders,
     ) -> None:
         deps = self._deps
+        connection = connection_of(scope, receive)
         try:
             principal = self._auth.check(headers)
             secret_headers = self._provider_tokens.secret_headers(headers)
-            data = await read_body(receive, headers, limit=deps.body_bytes, progress=deps.body_progress)
+            data = await read_body(
+                receive,
+                headers,
+                limit=deps.body_bytes,
+                progress=deps.body_progress,
+                complete=connection.body_complete,
+            )
             order = _order(surface, data, headers, request_id, principal, secret_headers)
         except ApiError as error:
             self._service.meter.refused(error.outcome)
@@ -155,7 +162,7 @@ class _App:
         trace = Trace()
         reply = HttpReply(
             send,
-            connection_of(scope, receive),
+            connection,
             surface,
             self._settings,
             request_id=request_id,

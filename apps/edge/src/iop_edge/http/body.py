@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import anyio
 import msgspec
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from iop_edge.errors import ApiError
 
@@ -21,9 +21,14 @@ _KINDS = {b"[": "an array", b"{": "an object", b'"': "a string", b"t": "a boolea
 
 
 async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], *, limit: int = BODY_BYTES, progress: float = BODY_PROGRESS
+    receive: Receive,
+    headers: Mapping[bytes, bytes],
+    *,
+    limit: int = BODY_BYTES,
+    progress: float = BODY_PROGRESS,
+    complete: bool = False,
 ) -> bytes:
-    """Return the whole body.
+    """Return the whole body; `complete`: it is known to be there already.
 
     Raises ApiError 413 above `limit` bytes, 408 when nothing comes for `progress` seconds, and `client_gone`.
     """
@@ -36,9 +41,12 @@ async def read_body(
     pieces: list[bytes] = []
     size = 0
     while True:
-        with anyio.move_on_after(progress) as waiting:
+        message: Message | None
+        if complete:
             message = await receive()
-        if waiting.cancelled_caught:
+        else:
+            message = await _next(receive, progress)
+        if message is None:
             raise ApiError("body_timeout", f"the body did not go on within {progress:g} s; send it without a pause")
         if message["type"] == "http.disconnect":
             raise ApiError("client_gone", "the client left while it sent its request")
@@ -51,6 +59,12 @@ async def read_body(
         pieces.append(piece)
         if not message.get("more_body", False):
             return b"".join(pieces)
+
+
+async def _next(receive: Receive, progress: float) -> Message | None:
+    with anyio.move_on_after(progress):
+        return await receive()
+    return None
 
 
 def _too_large(limit: int) -> ApiError:

@@ -169,7 +169,6 @@ class _Connection(HttpToolsProtocol):
         self._ignored = 0
         self._stalled_since: float | None = None
         self._unsent = 0
-        self._parsed_head = 0
         self._refused = False
 
     # -- what the app asks for (http.sse.Connection) -------------------------------------------------------------
@@ -182,6 +181,11 @@ class _Connection(HttpToolsProtocol):
         self._on_gone = callback
         # A body above the high-water mark pauses reading, and a paused socket does not tell that its peer has left.
         self.flow.resume_reading()
+
+    @property
+    def body_complete(self) -> bool:
+        """Whether the request's whole body is here already, so that reading it cannot wait."""
+        return not self.cycle.more_body
 
     def unwatch(self) -> None:
         """The request is over: never call back."""
@@ -230,28 +234,20 @@ class _Connection(HttpToolsProtocol):
         super().on_message_begin()
         if self._head_since is None:
             self._head_since = self.loop.time()
-        self._parsed_head = 0
         self._ignored = 0
         self.scope["extensions"] = {"iop.connection": self}  # type: ignore[dict-item]
 
-    def on_url(self, url: bytes) -> None:
-        """Count the head as it is parsed: one read may hold a head and much of a body."""
-        self._parsed_head += len(url)
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Count the head."""
-        self._parsed_head += len(name) + len(value) + 4
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         """The head is complete: start the app, unless the head was too large."""
-        self._head_since = None
-        self._head_bytes = 0
-        if self._parsed_head > self.limits.head_bytes:
+        read, self._head_bytes, self._head_since = self._head_bytes, 0, None
+        # One read may hold the head and much of the body: only then the head itself is measured.
+        if read > self.limits.head_bytes and self._head_size() > self.limits.head_bytes:
             self._refuse(ApiError("head_too_large", f"the request head is larger than {self.limits.head_bytes} bytes"))
             return
         super().on_headers_complete()
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def on_body(self, body: bytes) -> None:
         """Take the body; of one whose request is already answered only so much more is read."""

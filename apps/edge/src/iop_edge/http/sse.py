@@ -32,6 +32,10 @@ _STREAM_HEADERS: RawHeaders = [
 class Connection(Protocol):
     """The client's connection, as far as a request needs it: know when it is lost, and cut it."""
 
+    @property
+    def body_complete(self) -> bool:
+        """Whether the request's whole body is here already, so that reading it cannot wait."""
+
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back once when the client is gone."""
 
@@ -48,6 +52,7 @@ class _ReceiveWatch:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._task: asyncio.Task[None] | None = None
+        self.body_complete = False
 
     def watch(self, callback: Callable[[], None]) -> None:
         self._task = asyncio.get_running_loop().create_task(self._wait(callback))
