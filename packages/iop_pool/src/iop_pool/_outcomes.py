@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from attrs import field, frozen
+from attrs import frozen
 
 if TYPE_CHECKING:
     from iop_pool._queue import Waiter
@@ -151,7 +151,7 @@ class Request:
 
     group: str
     input_tokens: int = 0
-    exclude: frozenset[str] = field(default=frozenset(), converter=frozenset)
+    exclude: frozenset[str] = frozenset()
     arrival: int | None = None
     deadline: float | None = None
 
