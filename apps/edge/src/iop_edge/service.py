@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
 import anyio
+import msgspec
 
 from iop_edge.errors import ApiError
 from iop_edge.estimate import estimate_tokens, fewest_tokens
@@ -216,17 +217,17 @@ class _Run:
         if entry is None:
             raise unknown_model(order.model)
         self._limits = read_limits(order.operation, order.body)
-        texts = [bytes(order.body[key]) for key in _TEXT_KEYS if key in order.body]
+        texts = [order.body[key] for key in _TEXT_KEYS if key in order.body]
         self._estimate = estimate_tokens(texts)
         window = entry.context_window_tokens
         if window is not None and order.operation in _WINDOWED:
             self._check_window(window, texts, output_limit(self._limits, entry.policy) or 0)
         return entry
 
-    def _check_window(self, window: int, texts: list[bytes], output: int) -> None:
+    def _check_window(self, window: int, texts: list[msgspec.Raw], output: int) -> None:
         if self._estimate + output <= window:
             return
-        fewest = fewest_tokens(texts)
+        fewest = fewest_tokens(texts, max(0, window - output))
         if fewest + output > window:
             # What is told is the estimate, unless that would contradict the refusal.
             raise context_overflow(
