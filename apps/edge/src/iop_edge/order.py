@@ -35,6 +35,8 @@ class Order:
     principal: Principal | None = None
     headers: tuple[tuple[str, str], ...] = ()
     secret_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    refit: Callable[[bytes], bytes] | None = field(default=None, repr=False)
+    """What a complete plain answer goes through before it leaves; with it the answer is always held until complete."""
 
 
 @define

@@ -13,6 +13,8 @@ __all__ = ["Relay"]
 
 # A plain answer up to this size is held until it is complete, so that a cut one can still fail over (E7).
 _WHOLE_BYTES = 1024 * 1024
+# One that must be changed as a whole has to fit; a larger one leaves as it is.
+_REFIT_BYTES = 64 * 1024 * 1024
 _ERROR_BYTES = 64 * 1024
 
 
@@ -39,6 +41,7 @@ class Relay:
         `alive` is called at the first event of a stream: a run that produces tokens is proof of life (P14).
         """
         streaming = self._order.streaming
+        limit = _WHOLE_BYTES if self._order.refit is None else _REFIT_BYTES
         head: Head | None = None
         held: list[bytes] = []
         size = 0
@@ -54,7 +57,7 @@ class Relay:
                 failed = head is not None and head.status >= 400
                 if not failed or size <= _ERROR_BYTES:
                     held.append(item.data)
-                if head is not None and not failed and (streaming or size > _WHOLE_BYTES):
+                if head is not None and not failed and (streaming or size > limit):
                     if streaming:
                         alive()
                     self.forwarded = True
@@ -74,7 +77,8 @@ class Relay:
                 await self._reply.finish()
                 return None
             if head is not None and head.status < 400 and not self._order.streaming:
-                await self._reply.whole(head.status, head.headers, body)
+                refit = self._order.refit
+                await self._reply.whole(head.status, head.headers, body if refit is None else refit(body))
                 return None
             end = _no_answer(end, head, body)
         return failure_of(end, target, operation=self._order.operation, window=window, estimate=estimate)

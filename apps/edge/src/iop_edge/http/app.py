@@ -18,9 +18,11 @@ from iop_edge.auth import Authenticator, Principal, ProviderTokens
 from iop_edge.errors import ApiError
 from iop_edge.http.body import BODY_BYTES, BODY_PROGRESS, flag_of, include_usage, parse_body, read_body, text_of
 from iop_edge.http.cors import Cors
+from iop_edge.http.embeddings import fitter
 from iop_edge.http.models import model_body, models_body
 from iop_edge.http.sse import HttpReply, RawHeaders, ReplySettings, connection_of
 from iop_edge.http.surfaces import SURFACES, Surface, error_body
+from iop_edge.nodes.run import Operation
 from iop_edge.order import Order, Trace
 from iop_edge.service import RunService
 
@@ -207,6 +209,7 @@ def _order(
         principal=principal,
         headers=forwarded,
         secret_headers=secret_headers,
+        refit=fitter(body) if surface.operation is Operation.EMBEDDINGS else None,
     )
 
 

@@ -20,9 +20,7 @@ class NodePayload:
     message: runtime_pb2.NodeConfigPayload = field(repr=False)
 
 
-def build_payload(
-    node: NodeConfig, digest_key: bytes, previous: NodePayload | None = None
-) -> NodePayload:
+def build_payload(node: NodeConfig, digest_key: bytes, previous: NodePayload | None = None) -> NodePayload:
     """Return what `node` is told. The generation rises from `previous` only where the content differs (R8)."""
     message = runtime_pb2.NodeConfigPayload(
         adapters=[_adapter(adapter) for adapter in node.adapters],
@@ -61,7 +59,8 @@ def _adapter(adapter: AdapterConfig) -> runtime_pb2.AdapterConfig:
                     args=adapter.args,
                     resume_args=adapter.resume_args,
                     env=[
-                        runtime_pb2.EnvVar(name=name, value=reveal(value)) for name, value in sorted(adapter.env.items())
+                        runtime_pb2.EnvVar(name=name, value=reveal(value))
+                        for name, value in sorted(adapter.env.items())
                     ],
                     mode=adapter.mode,
                     output_format=adapter.output_format,
