@@ -1,4 +1,4 @@
-"""Fleet: turns what happens to Nodes into what the pool must know: connection, health, acknowledgement (R14, P8-P10)."""
+"""Fleet: turns what happens to Nodes into what the pool must know: connected, healthy, acknowledged (R14, P8-P10)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen, mutable
-from iop_pool import ConnectionState, Health, Lease, Outcome, Pool, PoolSpec, ProviderSpec
 
 from iop_edge.nodes.payload import NodePayload
 from iop_edge.nodes.values import NodeHealth, ProviderState, PushOutcome, PushState, StoppingAttempt
+from iop_pool import ConnectionState, Health, Lease, Outcome, Pool, PoolSpec, ProviderSpec
 
 log = logging.getLogger("iop.edge.nodes")
 
@@ -97,6 +97,10 @@ class Fleet:
         """The newest answer to a push, if there was one in this session."""
         node = self._nodes.get(node_id)
         return node.last_result if node is not None else None
+
+    def occupied(self) -> Iterator[Lease]:
+        """The slots of attempts of earlier sessions that their Nodes are still stopping (wire §1.6)."""
+        return (lease for node in self._nodes.values() for lease in node.stopping.values())
 
     def _providers(self, node_id: str) -> Iterator[ProviderSpec]:
         return (provider for provider in self._spec.providers if provider.node == node_id)

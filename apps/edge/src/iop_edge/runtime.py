@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import attrs
+
 import iop_config
 from iop_config import EdgeConfig, Loaded
-from iop_pool import Pool, PoolError
-from iop_refresh import NodeResult, NodeState
-
 from iop_edge.admin.runtime import NodeView
 from iop_edge.fleet import Fleet
 from iop_edge.nodes.registry import NodeRegistry
 from iop_edge.nodes.values import NodeRow, PushOutcome, PushState
 from iop_edge.snapshot import Snapshot, SnapshotCell, build_snapshot
+from iop_pool import Lease, Pool, PoolError
+from iop_refresh import NodeResult, NodeState
 
 _STATES = {
     PushState.ACKED: NodeState.ACKED,
@@ -40,14 +40,19 @@ class EdgeRuntime:
         *,
         paths: Sequence[Path],
         digest_key: bytes,
+        live_leases: Callable[[], Collection[Lease]],
     ) -> None:
-        """`paths`: the main file and the overlays that `run` was started with, in this order."""
+        """`paths`: the main file and the overlays that `run` was started with, in this order.
+
+        `live_leases` gives the leases that a request still stands behind (P8).
+        """
         self._cell = cell
         self._pool = pool
         self._fleet = fleet
         self._registry = registry
         self._paths = tuple(paths)
         self._digest_key = digest_key
+        self._live_leases = live_leases
 
     @property
     def snapshot(self) -> Snapshot:
@@ -117,8 +122,13 @@ class EdgeRuntime:
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
+    def leaked_slots(self) -> int:
+        """Count the leases without a live run: of no request, of no attempt that a Node is still stopping (P8)."""
+        return len(self._pool.audit((*self._live_leases(), *self._fleet.occupied())))
+
     def status(self) -> dict[str, object]:
         """Nodes, providers, models and the leak gauge, ready for JSON (P11)."""
+        leaked_slots = self.leaked_slots()
         snapshot, pool = self._cell.current, self._pool.status()
         configs = {node.id: node for node in snapshot.config.nodes}
         states = {node_id: self._fleet.provider_states(node_id) for node_id in configs}
@@ -140,7 +150,7 @@ class EdgeRuntime:
             "retired": [attrs.asdict(retired) for retired in pool.retired],
             "leases": pool.leases,
             "waiting": pool.waiting,
-            "leaked_slots": pool.leaked_slots,
+            "leaked_slots": leaked_slots,
         }
 
     def _node_row(self, row: NodeRow, configs: Mapping[str, iop_config.NodeConfig]) -> dict[str, object]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from attrs import field, frozen
-from iop_config import EdgeConfig, reveal
-from iop_pool import PoolSpec
 
+from iop_config import EdgeConfig, reveal
 from iop_edge.nodes.payload import NodePayload, build_payload
 from iop_edge.routing import Catalog, build_catalog, pool_spec
+from iop_pool import PoolSpec
 
 
 @frozen

@@ -108,4 +108,4 @@ class Runtime(Protocol[SnapshotT]):
         """The parts `nodes`, `providers`, `models` and `leaked_slots` of `GET /status`, ready for JSON."""
 
     def explain(self, model: str, input_tokens: int) -> dict[str, object]:
-        """Why a request of this model would go where it would go now (P15), ready for JSON; `LookupError` if unknown."""
+        """Why a request of this model would go where it would go now (P15), ready for JSON; or LookupError."""

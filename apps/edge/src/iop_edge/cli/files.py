@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
 from iop_config import ConfigError, render_text
 
 EXIT_REJECTED = 4

@@ -33,7 +33,7 @@ def add(node_id: str, configs: tuple[Path, ...]) -> None:
         sys.exit(EXIT_REJECTED)
     if any(existing.id == node_id for existing in loaded.config.nodes):
         raise click.UsageError(
-            f'node "{node_id}" exists; to rotate its token keep the hash as previous_token_hash_sha256 and add a new one'
+            f'node "{node_id}" exists; to rotate its token, keep its hash as previous_token_hash_sha256 and set a new'
         )
     server = iop_config.reveal(loaded.config.server)
     secret = new_token(NODE_TOKEN_PREFIX)

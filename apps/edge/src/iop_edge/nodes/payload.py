@@ -6,6 +6,7 @@ import hashlib
 import hmac
 
 from attrs import field, frozen
+
 from iop_config import AdapterConfig, NodeConfig, ProviderConfig, reveal
 from iop_wire import runtime_pb2
 

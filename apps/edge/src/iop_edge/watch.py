@@ -1,0 +1,53 @@
+"""When the config's files change, for `run --watch`: survives replaced, truncated and re-linked files (R13)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from watchfiles import awatch
+
+__all__ = ["file_changes"]
+
+_DEBOUNCE_MS = 400
+_STEP_MS = 50
+_Print = tuple[tuple[str, int, int, int] | None, ...]
+
+
+async def file_changes(paths: Sequence[Path]) -> AsyncIterator[None]:
+    """Yield once after each burst of changes to any of `paths`, until cancelled.
+
+    Folders are watched rather than files: a file that was replaced is another file, and a mounted ConfigMap switches a
+    symlink beside the path. What counts is whether any of the paths now leads to something else.
+    """
+    seen = _print(paths)
+    while True:
+        folders = _folders(paths)
+        async for _ in awatch(*folders, debounce=_DEBOUNCE_MS, step=_STEP_MS, recursive=False, watch_filter=None):
+            now = _print(paths)
+            if now != seen:
+                seen = now
+                yield
+            if _folders(paths) != folders:
+                break  # a symlink leads to another folder now: watch that one
+
+
+def _folders(paths: Sequence[Path]) -> tuple[str, ...]:
+    """The folders of the paths and of what they lead to, as far as they exist."""
+    wanted = {
+        folder for path in paths for folder in (os.path.abspath(path.parent), os.path.dirname(os.path.realpath(path)))
+    }
+    return tuple(sorted(folder for folder in wanted if os.path.isdir(folder)))
+
+
+def _print(paths: Sequence[Path]) -> _Print:
+    """What each path leads to, and in which state it is; None where it leads to nothing."""
+    found: list[tuple[str, int, int, int] | None] = []
+    for path in paths:
+        try:
+            state = os.stat(path)
+            found.append((os.path.realpath(path), state.st_ino, state.st_mtime_ns, state.st_size))
+        except OSError:
+            found.append(None)
+    return tuple(found)
