@@ -1,4 +1,4 @@
-"""`__all__` is the promise of a library: every name in it exists, is documented, and is sorted out of nothing private."""
+"""`__all__` is the promise of a library: every name in it exists and is documented, and nothing else is public."""
 
 from __future__ import annotations
 
