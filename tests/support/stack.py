@@ -55,7 +55,7 @@ class Stack:
         return process
 
     def runtime(self, *args: str, name: str = "runtime") -> str:
-        """Start a fake OpenAI-compatible runtime; returns its root URL (`/v1` and `/_stats` lie below it)."""
+        """Start a fake OpenAI-compatible runtime; returns its root URL (`/v1` and `/stats` lie below it)."""
         process = self.spawn(name, sys.executable, "-m", "support.fake_runtime", "--port", "0", *args)
         return f"http://127.0.0.1:{process.wait_for('ready 127.0.0.1:')}"
 
