@@ -1,17 +1,17 @@
 """A runtime for tests that speaks the OpenAI API over real HTTP and behaves as it is told, request by request.
 
-`python -m support.fake_runtime --port 0` prints `ready 127.0.0.1:PORT`. What a request gets is written in its last message
-as words of the form `key=value`; anything else in it is ignored:
+`python -m support.fake_runtime --port 0` prints `ready 127.0.0.1:PORT`. What a request gets is written in its last
+message as words of the form `key=value`; anything else in it is ignored:
 
     tokens=8      pieces of the answer
     gap_ms=1      between two of them
     wait_ms=0     before the first
     name=a        the answer is `a0 a1 a2 …`
-    do=…          refuse (hang up), silent, slow_headers, cut (hang up before the first piece), cut:3 (after three), malformed:3,
-                  error (an error object in a 200), error:3 (the same as the fourth event), status:503
+    do=…          refuse (hang up), silent, slow_headers, cut (hang up before the first piece), cut:3 (after three),
+                  malformed:3, error (an error object in a 200), error:3 (the same as the fourth event), status:503
 
-`GET /stats` counts what ran: active, most_active, started, finished, aborted. `POST /behave {"text": "do=status:503"}` is
-put before each later message, for clients that do not choose their words; an empty text ends it.
+`GET /stats` counts what ran: active, most_active, started, finished, aborted. `POST /behave {"text": "do=status:503"}`
+is put before each later message, for clients that do not choose their words; an empty text ends it.
 """
 
 from __future__ import annotations

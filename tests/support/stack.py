@@ -1,4 +1,4 @@
-"""A whole IOP on loopback: an Edge, Nodes and fake runtimes as real processes on free ports, for the end-to-end tests."""
+"""A whole IOP on loopback: an Edge, Nodes and fake runtimes as real processes on free ports, for end-to-end tests."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx2
 import openai
+
 from iop_edge.tokens import NODE_TOKEN_PREFIX, digest, new_token
 from processes import Process, StepError, pairs
 
@@ -122,6 +123,11 @@ class Stack:
         """Write the file and apply it; HTTP status and the result."""
         self.config.write_text(config)
         return self.admin("POST", "/refresh", {"mode": "apply", **options})
+
+    def stats(self, runtime: str) -> Any:
+        """What a fake runtime has counted; `runtime` is its root URL."""
+        with httpx2.Client(trust_env=False, timeout=60) as http:
+            return http.get(f"{runtime}/stats").json()
 
     def is_idle(self) -> bool:
         """Whether nothing is held, queued, leased or leaked (P8)."""
