@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 OURS   := -e packages/iop_config -e packages/iop_pool -e packages/iop_refresh -e packages/iop_wire -e apps/edge -e apps/node
-SRC    := packages apps tests bench scripts
+SRC    := packages apps tests scripts $(wildcard bench)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-demo demo up test check fmt gen lock clean

@@ -1,4 +1,4 @@
-"""kill -9 on a Node under load: every client gets a whole answer or exactly one error event, and the Node comes back."""
+"""kill -9 on a Node under load: a client gets a whole answer or exactly one error event, and the Node comes back."""
 
 from __future__ import annotations
 
