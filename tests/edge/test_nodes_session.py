@@ -271,6 +271,34 @@ def test_silence_makes_suspect_then_dead_and_any_frame_recovers(edge: Edge) -> N
     assert [end.session_lost for end in run.ends] == [True]
 
 
+@rule("N6", "P10")
+def test_a_draining_node_that_falls_silent_and_speaks_again_is_not_opened_for_runs(edge: Edge, raw: RawNode) -> None:
+    raw.send(draining=pb.Draining(reason="SIGTERM"))
+    edge.pass_time(8)
+    raw.send(heartbeat=pb.Heartbeat(n=1))
+    assert edge.fleet.names()[-1] == "draining"
+    assert edge.registry.rows()[0].state is LinkState.DRAINING
+
+
+@rule("N6", "P10")
+def test_what_a_silent_node_says_first_counts_before_it_is_back(edge: Edge, raw: RawNode) -> None:
+    edge.pass_time(8)
+    assert edge.fleet.names()[-1] == "suspect"
+    raw.send(draining=pb.Draining(reason="SIGTERM"))
+    assert edge.fleet.names()[-2:] == ["suspect", "draining"]
+
+
+@rule("P10")
+@pytest.mark.parametrize("frame", [b"\xff", pb.NodeFrame(goodbye=pb.Goodbye(reason="bye"))], ids=["broken", "goodbye"])
+def test_a_silent_node_whose_last_word_ends_the_session_never_comes_back(
+    edge: Edge, raw: RawNode, frame: bytes | pb.NodeFrame
+) -> None:
+    edge.pass_time(8)
+    assert raw.live is not None
+    raw.live.receive(frame if isinstance(frame, bytes) else raw.writer.seal(frame))
+    assert edge.fleet.names()[-2:] == ["suspect", "lost"]
+
+
 def test_a_stall_of_the_edge_itself_is_not_held_against_the_node(edge: Edge) -> None:
     joined(edge)
     edge.pass_time(2)

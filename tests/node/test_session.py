@@ -247,6 +247,14 @@ def test_the_same_attempt_is_never_executed_twice(link: Link) -> None:
 
 
 @rule("P8")
+def test_an_attempt_that_was_refused_is_not_executed_when_it_is_asked_for_again_at_once(link: Link) -> None:
+    assert link.request(generation=6) is None
+    assert link.request(generation=5) is None
+    (event,) = link.events()
+    assert event.terminal.error.code == "config_behind"
+
+
+@rule("P8")
 def test_a_duplicate_of_a_running_attempt_stops_it_and_there_is_one_terminal(link: Link) -> None:
     run = link.request()
     assert run is not None

@@ -493,6 +493,8 @@ class NodeSession:
         self._effects.append(CancelRun(run, reason))
 
     def _refuse(self, run: OutRun, code: str, message: str) -> None:
+        # At once, not when its Terminal leaves: the same attempt once more must not be executed meanwhile.
+        self._forget(run.key)
         self._answer(run, _refusal(code, message))
 
 

@@ -123,12 +123,17 @@ class SessionMachine:
         self._silence.heard(now)
         try:
             frame = self._reader.read(data)
-            if self.suspect:
-                self.suspect = False
-                self._effects.append(Recovered())
             self._dispatch(frame, now)
         except WireError as error:
             self.close(OverReason.PROTOCOL, f"the Node broke the protocol: {error}")
+        self._recover()
+
+    def _recover(self) -> None:
+        """A suspect Node spoke. After what it said: Draining or a Goodbye must not open it for one run first."""
+        if self.suspect and self.over is None:
+            self.suspect = False
+            if not self.draining:
+                self._effects.append(Recovered())
 
     def tick(self, now: float) -> None:
         """Look at the clock, several times a second: silence, unanswered cancels and pushes, stalled readers."""
@@ -140,7 +145,8 @@ class SessionMachine:
             return
         if silent >= self._timing.suspect and not self.suspect:
             self.suspect = True
-            self._effects.append(Suspected())
+            if not self.draining:
+                self._effects.append(Suspected())
         for attempt in self._cancelling.values():
             if attempt.cancel_due is not None and now >= attempt.cancel_due:
                 text = f"the Node did not confirm the end of cancelled run {attempt.spec.run_id}"
