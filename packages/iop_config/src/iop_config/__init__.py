@@ -11,7 +11,7 @@ from iop_config._fields import (
     field_info,
     walk_fields,
 )
-from iop_config._load import ConfigPath, Loaded, Position, Source, load, load_sources, load_text, read_sources
+from iop_config._load import Loaded, Position, Source, load, load_sources, load_text, read_sources
 from iop_config._model import (
     A2AConfig,
     AdapterConfig,
@@ -35,7 +35,7 @@ from iop_config._model import (
     ServerConfig,
     TlsConfig,
 )
-from iop_config._problems import CODES, ConfigError, Problem, problems_json, render_text
+from iop_config._problems import CODES, ConfigError, ConfigPath, Problem, problems_json, render_text
 from iop_config._values import FrozenMap, Secret, SensitiveInt, is_sensitive, reveal
 
 __all__ = [

@@ -9,9 +9,7 @@ from pathlib import Path
 import attrs
 
 from iop_config._model import EdgeConfig
-from iop_config._problems import Problem
-
-ConfigPath = tuple[str | int, ...]  # field names and map keys; a member of a list by its identity, else by its index
+from iop_config._problems import ConfigPath, Problem
 
 
 @attrs.frozen(kw_only=True)

@@ -9,6 +9,19 @@ import attrs
 
 CODES: dict[str, str] = {}
 
+ConfigPath = tuple[str | int, ...]  # field names and map keys; a member of a list by its identity, else by its index
+
+
+@attrs.frozen(kw_only=True)
+class Finding:
+    """What a rule found in the normalised config, before it has a place in a file (see `Problem`)."""
+
+    code: str
+    path: ConfigPath
+    message: str
+    suggestion: str = ""
+    needs: tuple[ConfigPath, ...] = ()  # what else the rule read: it says nothing where one of these was wrong already
+
 
 @attrs.frozen(kw_only=True)
 class Problem:
@@ -78,4 +91,4 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(json.dumps(name, ensure_ascii=False) for name in names)
 
 
-__all__ = ["CODES", "ConfigError", "Problem", "problems_json", "render_text"]
+__all__ = ["CODES", "ConfigError", "ConfigPath", "Finding", "Problem", "problems_json", "render_text"]
