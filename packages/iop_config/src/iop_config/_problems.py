@@ -7,7 +7,34 @@ from collections.abc import Iterable
 
 import attrs
 
-CODES: dict[str, str] = {}
+CODES: dict[str, str] = {
+    # rules that cross places: _rules.py
+    "C3.a2a-needs-model": "a2a is enabled and names no model",
+    "C3.unknown-model": "a2a names a model that is neither a model id nor a route",
+    "C4.unknown-provider": "a model maps a provider that no node has",
+    "C4.unserved-model": "a model gives a provider a served name that the provider does not list",
+    "C5.duplicate-provider": "a provider id is used on two nodes",
+    "C7.adapter-disabled": "an enabled provider names a disabled adapter instance",
+    "C7.ambiguous-adapter": "a legacy type name fits several enabled adapter instances",
+    "C7.cli-needs-cli-adapter": "a provider of the category cli names an adapter of another type",
+    "C7.unknown-adapter": "a provider names an adapter instance that its node does not have",
+    "C10.needs-base-url": "an adapter, or a provider without `adapter`, lacks the address that its type lives on",
+    "C10.needs-command": "an adapter, or a provider without `adapter`, lacks the command that a cli lives on",
+    "C12.budget": "a provider cannot hold the windows that it promises all at once",
+    "C12.context-size-below-window": "a provider takes less than the window of a model that it serves",
+    "C12.long-above-capacity": "a provider has more long slots than slots",
+    "C13.default-too-large": "default_max_tokens is above the window",
+    "C13.min-too-large": "min_max_tokens is above default_max_tokens or the window",
+    "C14.duplicate-hash": "two principal tokens have one hash",
+    "C16.adapter-disabled": "a route leads to a disabled adapter instance",
+    "C16.route-is-model": "a route has the name of a model",
+    "C16.unknown-adapter": "a route leads to an adapter instance that is not there",
+    "C16.unknown-node": "a route names a node that is not there",
+    "C24.type-mismatch": "a provider's type is not its adapter's",
+    "C25.address-taken": "two listeners have one address",
+    "C25.plaintext": "the link to the nodes would be plaintext off loopback",
+    "R12.admin-off-loopback": "the admin API would listen off loopback",
+}
 
 ConfigPath = tuple[str | int, ...]  # field names and map keys; a member of a list by its identity, else by its index
 
