@@ -26,6 +26,7 @@ __all__ = ["Meter", "RunRecord"]
 
 log = logging.getLogger("iop.edge.usage")
 
+_RECENT = 100  # requests that the console can show
 _BACKLOG = 100_000  # records that wait for a disk which has stopped: some tens of MB
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _BOUNDS = (*(str(bound) for bound in _BUCKETS), "+Inf")
@@ -111,6 +112,8 @@ class Meter(Collector):
         self._queue: dict[_Key, _Histogram] = {}
         self.records_lost = 0
         """Records that could not be written."""
+        self.recent: deque[RunRecord] = deque(maxlen=_RECENT)
+        """The requests that ended last, the newest last."""
         if registry is not None:
             registry.register(self)
 
@@ -118,6 +121,7 @@ class Meter(Collector):
 
     def record(self, record: RunRecord) -> None:
         """Count a request that is over, and queue its line for the usage log."""
+        self.recent.append(record)
         principal, token = record.principal_ref or "", record.token_ref or ""
         provider = record.provider or ""
         _add(self._runs, (record.model, provider, principal, token, record.surface, record.outcome), 1)
