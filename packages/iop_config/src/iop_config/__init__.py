@@ -1,5 +1,6 @@
 """Load one Edge YAML file into an immutable config, or report every problem in it at its place."""
 
+from iop_config._digest import config_version, to_plain, to_yaml
 from iop_config._fields import (
     REQUIRED,
     ConfigObject,
@@ -76,6 +77,7 @@ __all__ = [
     "Shape",
     "Source",
     "TlsConfig",
+    "config_version",
     "evolve",
     "field_info",
     "is_sensitive",
@@ -86,5 +88,7 @@ __all__ = [
     "read_sources",
     "render_text",
     "reveal",
+    "to_plain",
+    "to_yaml",
     "walk_fields",
 ]
