@@ -1,6 +1,7 @@
 """Load one Edge YAML file into an immutable config, or report every problem in it at its place."""
 
 from iop_config._digest import config_version, to_plain, to_yaml
+from iop_config._explain import explain
 from iop_config._fields import (
     REQUIRED,
     ConfigObject,
@@ -37,6 +38,8 @@ from iop_config._model import (
     TlsConfig,
 )
 from iop_config._problems import CODES, ConfigError, ConfigPath, Problem, problems_json, render_text
+from iop_config._reference import reference_markdown
+from iop_config._schema import schema
 from iop_config._values import FrozenMap, Secret, SensitiveInt, is_sensitive, reveal
 
 __all__ = [
@@ -79,6 +82,7 @@ __all__ = [
     "TlsConfig",
     "config_version",
     "evolve",
+    "explain",
     "field_info",
     "is_sensitive",
     "load",
@@ -86,8 +90,10 @@ __all__ = [
     "load_text",
     "problems_json",
     "read_sources",
+    "reference_markdown",
     "render_text",
     "reveal",
+    "schema",
     "to_plain",
     "to_yaml",
     "walk_fields",
