@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from attrs import field, frozen, mutable
+from attrs import field, mutable
 
 from iop_edge.nodes.payload import NodePayload
 from iop_edge.nodes.values import NodeHealth, ProviderState, PushOutcome, PushState, StoppingAttempt
@@ -21,13 +21,6 @@ _HEALTH = {
 }
 
 
-@frozen
-class _Acknowledged:
-    """What a Node has confirmed of one provider: so much may run there, whatever the newest config says."""
-
-    capacity: int
-
-
 @mutable
 class _Node:
     """What is known of one Node's configuration in its present session."""
@@ -35,7 +28,10 @@ class _Node:
     desired: NodePayload
     connected: bool = False
     acked_generation: int = 0  # of this session; 0: nothing yet
-    acknowledged: dict[str, _Acknowledged] = field(factory=dict)
+    acknowledged: NodePayload | None = None
+    """What it has confirmed last: so much may run there, whatever the newest config says."""
+    unconfirmed: list[NodePayload] = field(factory=list)
+    """What was put in force after that: any of it may be in force on the Node by now, or at any moment."""
     stopping: dict[tuple[str, int], Lease] = field(factory=dict)
     states: dict[str, ProviderState] = field(factory=dict)
     last_result: PushOutcome | None = None
@@ -63,11 +59,15 @@ class Fleet:
             node = self._nodes.setdefault(node_id, _Node(payload))
             if node.desired is not payload and node.desired.version != payload.version and node.connected:
                 changed.add(node_id)
+                node.unconfirmed.append(payload)
             node.desired = payload
         self._spec = spec
+        # Limits that close first, limits that open last: a lifted one would count with the capacity that is going out.
+        for node_id in self._nodes:
+            self._say_acknowledged(node_id, opening=False)
+        self._pool.reconfigure(spec)
         for node_id in self._nodes:
             self._say_acknowledged(node_id)
-        self._pool.reconfigure(spec)
         return frozenset(changed)
 
     def acked_generation(self, node_id: str) -> int:
@@ -105,16 +105,19 @@ class Fleet:
     def _providers(self, node_id: str) -> Iterator[ProviderSpec]:
         return (provider for provider in self._spec.providers if provider.node == node_id)
 
-    def _say_acknowledged(self, node_id: str) -> None:
+    def _say_acknowledged(self, node_id: str, *, opening: bool = True) -> None:
         node = self._nodes[node_id]
-        settled = node.connected and node.acked_generation == node.desired.generation
+        settled = opening and node.connected and node.acked_generation == node.desired.generation
         for provider in self._providers(node_id):
-            known = node.acknowledged.get(provider.id)
-            # What the Node never hears of (a route's stand-in) is settled as soon as the Node has any configuration.
-            same = known is not None and known.capacity == (provider.capacity if provider.enabled else 0)
-            self._pool.set_acknowledged(
-                provider.id, settled or same, capacity_limit=known.capacity if known is not None else 0
-            )
+            limit = self._limit(node, provider)
+            same = opening and limit == (provider.capacity if provider.enabled else 0)
+            self._pool.set_acknowledged(provider.id, settled or same, capacity_limit=limit)
+
+    def _limit(self, node: _Node, provider: ProviderSpec) -> int:
+        """How much may run at a provider whichever of the possible configurations is in force on its Node (R14)."""
+        if node.acknowledged is None:
+            return 0
+        return min(_capacity(payload, provider) for payload in (node.acknowledged, *node.unconfirmed))
 
     # -- what the registry tells -------------------------------------------------------------------------------
 
@@ -130,7 +133,7 @@ class Fleet:
         if node is None:
             return
         node.connected, node.acked_generation, node.last_result = True, 0, None
-        node.acknowledged.clear()
+        node.acknowledged, node.unconfirmed = None, [node.desired]
         node.states.clear()
         self._free_stopping(node)
         for attempt in stopping_attempts:
@@ -191,18 +194,27 @@ class Fleet:
             return
         node.last_result = outcome
         if outcome.state is PushState.ACKED:
-            # An ACK may name a generation that a newer push has already replaced; then the newer one is still pending.
-            if outcome.version == node.desired.version:
-                node.acked_generation = node.desired.generation
-                enabled = {entry.id: entry.capacity if entry.enabled else 0 for entry in node.desired.message.providers}
-                node.acknowledged = {
-                    provider.id: _Acknowledged(enabled.get(provider.id, provider.capacity))
-                    for provider in self._providers(node_id)
-                }
+            self._acked(node, outcome)
             self._say_acknowledged(node_id)
         elif outcome.state is PushState.NACKED:
             for fault in outcome.faults:
                 log.error("node %s refused its configuration: %s: %s", node_id, fault.path, fault.message)
+
+    def _acked(self, node: _Node, outcome: PushOutcome) -> None:
+        """A Node confirmed one of the payloads that it may have; which, its version and generation say together.
+
+        Both: a content that comes back after another one has the same version, but is not yet the one in force there.
+        A Node that ran under an earlier Edge may say a generation of that one, for a content that it already had.
+        """
+        known = node.unconfirmed if node.acknowledged is None else [node.acknowledged, *node.unconfirmed]
+        named = [payload for payload in known if payload.version == outcome.version]
+        confirmed = next((payload for payload in named if payload.generation == outcome.generation), None)
+        if confirmed is None:
+            if not named:
+                return
+            confirmed = named[0]
+        node.acknowledged, node.acked_generation = confirmed, confirmed.generation
+        node.unconfirmed = [payload for payload in node.unconfirmed if payload.generation > confirmed.generation]
 
     def stopping_ended(self, node_id: str, attempt: StoppingAttempt) -> None:
         """An attempt of an earlier session released its runtime."""
@@ -215,3 +227,12 @@ class Fleet:
         stopping, node.stopping = node.stopping, {}
         for lease in stopping.values():
             lease.release(Outcome.CANCELLED)
+
+
+def _capacity(payload: NodePayload, provider: ProviderSpec) -> int:
+    """What a Node that has this payload admits."""
+    for entry in payload.message.providers:
+        if entry.id == provider.id:
+            return entry.capacity if entry.enabled else 0
+    # What the Node never hears of (a route's stand-in) is settled as soon as the Node has any configuration.
+    return provider.capacity
