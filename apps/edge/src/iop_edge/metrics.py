@@ -56,7 +56,7 @@ def metrics_app(registry: CollectorRegistry, status: Callable[[], Status]) -> St
     async def metrics(request: Request) -> Response:
         try:
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, TypeError):
             # An Accept header that is none of ours to judge: every scraper reads the plain form.
             encode, content_type = generate_latest, "text/plain; version=0.0.4; charset=utf-8"
         return Response(encode(registry), headers={"content-type": content_type, "cache-control": "no-store"})
