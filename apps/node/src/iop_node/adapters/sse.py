@@ -30,7 +30,7 @@ class EventSplitter:
         self._started = False
 
     def feed(self, data: bytes) -> list[Event]:
-        """Take more bytes; return the events that are complete now. Raises TooLongError beyond 16 MiB without an end."""
+        """Take more bytes; return the events that are complete now. TooLongError: 16 MiB without an end."""
         buffer = self._buffer + data if self._buffer else data
         if not self._started and buffer:
             if buffer in (b"\xef", b"\xef\xbb"):
