@@ -37,8 +37,9 @@ from iop_config._model import (
     ServerConfig,
     TlsConfig,
 )
-from iop_config._problems import CODES, ConfigError, ConfigPath, Problem, problems_json, render_text
+from iop_config._problems import CODES, ConfigError, ConfigPath, Finding, Problem, problems_json, render_text
 from iop_config._reference import reference_markdown
+from iop_config._rules import check
 from iop_config._schema import schema
 from iop_config._values import FrozenMap, Secret, SensitiveInt, is_sensitive, reveal
 
@@ -57,6 +58,7 @@ __all__ = [
     "EdgeConfig",
     "EdgeIdentity",
     "FieldInfo",
+    "Finding",
     "Format",
     "FrozenMap",
     "HealthConfig",
@@ -80,6 +82,7 @@ __all__ = [
     "Shape",
     "Source",
     "TlsConfig",
+    "check",
     "config_version",
     "evolve",
     "explain",
