@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FakeHost:
-    """Implements `link.Host`. Targets: `echo` (the body back), `count:N` (N chunks), `flood` (for ever), `hang`."""
+    """Implements `link.Host`. Targets: `echo` (the body), `count:N` (chunks), `gate` (until it opens), `flood`, `hang`."""
 
     def __init__(self) -> None:
         self.settings: list[NodeSettings] = []
@@ -33,6 +33,7 @@ class FakeHost:
         self.cancelled: list[tuple[str, str]] = []
         self.lost = 0
         self.sent_bytes = 0
+        self.gate = asyncio.Event()
         self.stop_gate: asyncio.Event | None = None
         """While set and not open, a cancelled run goes on occupying its runtime."""
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -120,6 +121,9 @@ class FakeHost:
                 await sink.chunk(f"data: {number}\n\n".encode())
                 if number % 10 == 0:
                     await asyncio.sleep(0)
+        elif order.target == "gate":
+            await self.gate.wait()
+            await sink.chunk(b"data: last\n\n")
         elif order.target == "flood":
             while True:
                 await sink.chunk(b"x" * 5000)

@@ -172,7 +172,7 @@ async def test_what_still_stops_after_a_lost_session_is_told_to_the_next_one() -
 async def test_a_drained_node_finishes_its_runs_and_says_goodbye() -> None:
     async with edge_running() as edge, node_running(edge.address) as node:
         await node.ready()
-        handle = edge.session().start_run(order("last", "count:2000"), lambda _end: None)
+        handle = edge.session().start_run(order("last", "gate"), lambda _end: None)
         await handle.next()
         drain = asyncio.ensure_future(node.connection.drain(10.0))
         await eventually(lambda: "draining" in edge.fleet.names())
@@ -180,8 +180,9 @@ async def test_a_drained_node_finishes_its_runs_and_says_goodbye() -> None:
         _, _, end = await read_all(refused)
         assert end.error is not None
         assert end.error.code == "node_draining"
+        node.host.gate.set()
         _, data, end = await read_all(handle)
-        assert data.endswith(b"data: 1999\n\n")
+        assert data == b"data: last\n\n"
         assert end.kind is EndKind.COMPLETED
         await drain
         assert edge.fleet.told[-1] == ("lost", "n1", "the Node is shutting down")
