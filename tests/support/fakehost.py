@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FakeHost:
-    """Implements `link.Host`. Targets: `echo` (the body), `count:N` (chunks), `gate` (waits for it), `flood`, `hang`."""
+    """Implements `link.Host`. Targets: `echo` (the body), `count:N` (chunks), `gate` (waits), `flood`, `hang`."""
 
     def __init__(self) -> None:
         self.settings: list[NodeSettings] = []
