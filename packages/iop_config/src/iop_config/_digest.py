@@ -142,7 +142,7 @@ def _is_block(value: object) -> bool:
     return isinstance(value, (list, tuple)) and any(isinstance(item, (Mapping, list, tuple)) for item in value)
 
 
-def _scalar(value: object) -> str:
+def _scalar(value: object, *, in_flow: bool = False) -> str:
     match value:
         case None:
             return "null"
@@ -153,16 +153,20 @@ def _scalar(value: object) -> str:
         case Mapping():
             return "{}"
         case list() | tuple():
-            return "[" + ", ".join(map(_scalar, value)) + "]"
+            return "[" + ", ".join(_scalar(item, in_flow=True) for item in value) + "]"
         case _:
             text = str(value)
-            return _text(text.replace("$", "$$") if "$$" in text or "${" in text else text)
+            escaped = text.replace("$", "$$") if "$$" in text or "${" in text else text
+            # libyaml reads no plain text with a colon inside [ ].
+            return _quoted(escaped) if in_flow and ":" in escaped else _text(escaped)
 
 
 def _text(text: str) -> str:
     """A scalar that every YAML reader takes for this text."""
-    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
-        return text
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS else _quoted(text)
+
+
+def _quoted(text: str) -> str:
     return '"' + "".join(map(_escaped, text)) + '"'
 
 

@@ -10,6 +10,7 @@ import attrs
 
 from iop_config._fields import ConfigObject, FieldInfo, Format, Policy, Shape
 from iop_config._model import AdapterConfig, EdgeConfig, ProviderConfig
+from iop_config._problems import quoted
 
 POLICIES = {
     Policy.LIVE: "live: a refresh applies it while serving",
@@ -144,10 +145,10 @@ def _unknown(path: str, short: str, known: dict[str, Entry]) -> str:
         last = short.rpartition(".")[2]
         tails = {name.rpartition(".")[2]: name for name in reversed(known)}
         near = [tails[tail] for tail in difflib.get_close_matches(last, tails, 1, 0.6)]
-    shown = path if len(path) <= 200 else path[:200] + "…"
+    shown = quoted([path if len(path) <= 200 else path[:200] + "…"])
     if not near:
-        return f'no config field "{shown}"; the sections are {", ".join(EdgeConfig.__fields__)}'
-    return f'no config field "{shown}"; did you mean {known[near[0]].path}?'
+        return f"no config field {shown}; the sections are {', '.join(EdgeConfig.__fields__)}"
+    return f"no config field {shown}; did you mean {known[near[0]].path}?"
 
 
 __all__ = ["explain"]

@@ -12,7 +12,7 @@ Schema = dict[str, object]
 
 _PATTERNS = {
     Format.ADDRESS: r"^.+:[0-9]{1,5}$",
-    Format.URL: r"^https?://",
+    Format.URL: r"^[Hh][Tt][Tt][Pp][Ss]?://",
     Format.SHA256: r"^[0-9A-Fa-f]{64}$",
     Format.HEADER: r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$",
     Format.ENV_NAME: r"^[A-Za-z_][A-Za-z0-9_]*$",
