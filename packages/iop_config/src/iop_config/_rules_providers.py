@@ -4,33 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iop_config._fields import evolve
-from iop_config._model import HTTP_KINDS, AdapterConfig, EdgeConfig, NodeConfig
+from iop_config._model import HTTP_KINDS, AdapterConfig
 from iop_config._problems import ConfigPath, Finding
 from iop_config._view import Instances, Place, View, adapter_path, choice, listed, named
-
-
-def resolve_adapters(config: EdgeConfig) -> EdgeConfig:
-    """Return the config with each legacy type name in `adapter` replaced by the one instance that it means (C7).
-
-    What names no single enabled instance stays as it is, for `check` to report.
-    """
-    nodes = tuple(_resolved(node) for node in config.nodes)
-    if all(new is old for new, old in zip(nodes, config.nodes, strict=True)):
-        return config
-    return evolve(config, nodes=nodes)
-
-
-def _resolved(node: NodeConfig) -> NodeConfig:
-    names = {adapter.name for adapter in node.adapters}
-    if all(provider.adapter is None or provider.adapter in names for provider in node.providers):
-        return node
-    by_type = Instances([(node, adapter) for adapter in node.adapters]).by_type
-    providers = []
-    for provider in node.providers:
-        found = by_type.get(provider.adapter, []) if provider.adapter and provider.adapter not in names else []
-        providers.append(evolve(provider, adapter=found[0].name) if len(found) == 1 else provider)
-    return evolve(node, providers=tuple(providers))
 
 
 def c7_adapter(view: View) -> Iterator[Finding]:

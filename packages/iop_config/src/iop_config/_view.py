@@ -49,10 +49,10 @@ class Instances:
 
     @cached_property
     def by_type(self) -> dict[str, list[AdapterConfig]]:
-        """The enabled instances of each legacy type name; an alias of C9 is kept as the provider label."""
+        """The enabled instances that a legacy type name could mean; an alias of C9 is kept as the provider label."""
         found: dict[str, list[AdapterConfig]] = {}
         for _, adapter in self.members:
-            if adapter.enabled:
+            if adapter.enabled and adapter.origin != "provider":
                 found.setdefault(adapter.type, []).append(adapter)
                 if adapter.type == "openai_compat" and adapter.provider in ALIASES:
                     found.setdefault(adapter.provider, []).append(adapter)
