@@ -240,6 +240,7 @@ class _Run:
     async def _try_providers(self, entry: ModelEntry) -> None:
         """Attempt after attempt until one is an answer, or nobody is left (E7)."""
         tried: frozenset[str] = frozenset()
+        missed: frozenset[str] = frozenset()
         arrival: int | None = None
         deadline: float | None = None
         failure: Failure | None = None
@@ -252,13 +253,17 @@ class _Run:
                 target = newer.targets.get(lease.provider) if newer is not None else None
                 if newer is not None and target is not None:
                     entry = newer
-            tried |= {lease.provider}
             arrival = lease.arrival if arrival is None else arrival
             session = self.service.session(target.node_id) if target is not None else None
-            if target is None or session is None:
+            if target is None or session is None or not self.service.generation_of(target.node_id):
+                # Between the grant and its pick-up the Node was lost, or came back and has not acknowledged anything
+                # yet. Nothing was sent, so the provider may be had once more: the pool knows how long to wait (P5).
                 self.service.free(lease, Outcome.CANCELLED)
+                tried |= missed & {lease.provider}
+                missed |= {lease.provider}
                 failure = Failure(ApiError("node_lost", "the node was lost before the run was sent"), retry=True)
                 continue
+            tried |= {lease.provider}
             if deadline is None and target.request_timeout_ms is not None:
                 deadline = self.service.clock() + target.request_timeout_ms / 1000
             failure = await self._try(entry, target, session, lease, deadline)
