@@ -13,7 +13,7 @@ from iop_config._fields import (
     field_info,
     walk_fields,
 )
-from iop_config._load import Loaded, Position, Source, load, load_sources, load_text, read_sources
+from iop_config._load import Loaded, Position, load, load_sources, load_text
 from iop_config._model import (
     A2AConfig,
     AdapterConfig,
@@ -38,6 +38,7 @@ from iop_config._model import (
     TlsConfig,
 )
 from iop_config._problems import CODES, ConfigError, ConfigPath, Finding, Problem, problems_json, render_text
+from iop_config._read import Source, read_sources, text_source
 from iop_config._reference import reference_markdown
 from iop_config._rules import check
 from iop_config._schema import schema
@@ -97,6 +98,7 @@ __all__ = [
     "render_text",
     "reveal",
     "schema",
+    "text_source",
     "to_plain",
     "to_yaml",
     "walk_fields",
