@@ -148,7 +148,7 @@ def _nodes(values: Iterable[NodeResult]) -> tuple[NodeResult, ...]:
 
 @frozen(order=False, kw_only=True)
 class RefreshResult:
-    """The form that the admin API and the CLI share. Lists are sorted by code point, without repeats, never null (R6)."""
+    """The form that the admin API and the CLI share. Lists are sorted by code point, without repeats, never null."""
 
     status: Status
     dry_run: bool = False
