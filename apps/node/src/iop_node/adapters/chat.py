@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 from attrs import frozen
 
-from iop_node.adapters.base import RunFailure
+from iop_node.adapters.base import RunFailedError
 from iop_node.link import RunError, RunOrder, Usage
 
 __all__ = ["ChatMessage", "ChatRequest", "Renderer", "read_request", "renderer", "unsupported"]
@@ -47,15 +47,15 @@ class ChatRequest:
         return "\n\n".join(m.text for m in self.messages if m.role in ("system", "developer") and m.text)
 
 
-def unsupported(operation: str, kind: str) -> RunFailure:
+def unsupported(operation: str, kind: str) -> RunFailedError:
     """The end of a run on a surface that the adapter does not have."""
-    return RunFailure(
+    return RunFailedError(
         RunError("unsupported_endpoint", f"the {kind} adapter has no {operation}", 404, outcome="client_error")
     )
 
 
 def read_request(order: RunOrder) -> ChatRequest:
-    """Read the body of a run. Raises RunFailure for a body that holds no text, and for surfaces that are no chat."""
+    """Read the body of a run. Raises RunFailedError for a body without text, and for a surface that is no chat."""
     try:
         body: Any = msgspec.json.decode(order.body)
     except (msgspec.DecodeError, RecursionError):
@@ -82,8 +82,8 @@ def read_request(order: RunOrder) -> ChatRequest:
     return ChatRequest(tuple(messages), session if isinstance(session, str) and session else None)
 
 
-def _bad(message: str) -> RunFailure:
-    return RunFailure(RunError("invalid_request", message, 400, outcome="client_error"))
+def _bad(message: str) -> RunFailedError:
+    return RunFailedError(RunError("invalid_request", message, 400, outcome="client_error"))
 
 
 def _messages(given: object) -> list[ChatMessage]:
@@ -133,7 +133,7 @@ class Renderer(Protocol):
 
 
 def renderer(operation: str, kind: str, model: str, run_id: str, session_id: Sequence[str] = ()) -> Renderer:
-    """Return the writer for a surface. Raises RunFailure where the adapter cannot have it.
+    """Return the writer for a surface. Raises RunFailedError where the adapter cannot have it.
 
     `session_id` is looked at when the answer ends: what a later request may go on with.
     """

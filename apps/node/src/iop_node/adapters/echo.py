@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
-from iop_node.adapters.base import Output, Probe, completed
+from iop_node.adapters.base import AdapterContext, ProbeResult, ProbeTarget, RunOutput
 from iop_node.adapters.chat import read_request, renderer
-from iop_node.link import Health, RunEnd, RunOrder, Usage
-from iop_node.settings import AdapterSettings, ProviderSettings
+from iop_node.link import Health, RunOrder, Usage
+from iop_node.settings import AdapterSettings
 
 __all__ = ["EchoAdapter"]
 
@@ -19,31 +20,33 @@ _STREAM = (("content-type", "text/event-stream"),)
 class EchoAdapter:
     """Implements `Adapter`. A token is a word."""
 
-    def __init__(self, settings: AdapterSettings) -> None:
+    kinds: ClassVar[frozenset[str]] = frozenset({"echo"})
+
+    def __init__(self, settings: AdapterSettings, context: AdapterContext) -> None:
         self._settings = settings
 
-    async def run(self, order: RunOrder, output: Output) -> RunEnd:
+    async def run(self, order: RunOrder, out: RunOutput) -> None:
         """Answer with the last message's text."""
         writer = renderer(order.operation, self._settings.kind, order.target, order.run_id)
         request = read_request(order)
-        output.started()
+        out.contacted()
         words = _WORD.findall(request.last_text)
         usage = Usage(sum(len(m.text.split()) for m in request.messages), len(words), from_runtime=True)
         if not order.streaming:
-            output.head(200, _JSON)
-            await output.chunk(writer.whole(request.last_text, usage))
-            return completed(usage)
-        output.head(200, _STREAM)
-        await output.chunk(writer.begin())
-        for word in words:
-            await output.chunk(writer.text(word))
-            output.produced(1)
-        await output.chunk(writer.end(usage, include_usage=order.include_usage))
-        return completed(usage)
+            out.usage = usage
+            out.head(200, _JSON)
+            await out.data(writer.whole(request.last_text, usage))
+            return
+        out.head(200, _STREAM)
+        await out.data(writer.begin())
+        for count, word in enumerate(words, start=1):
+            await out.data(writer.text(word))
+            out.usage = Usage(usage.input_tokens, count, from_runtime=True)
+        await out.data(writer.end(usage, include_usage=order.include_usage))
 
-    async def probe(self, provider: ProviderSettings) -> Probe:
+    async def probe(self, target: ProbeTarget) -> ProbeResult:
         """It is always there."""
-        return Probe(Health.HEALTHY)
+        return ProbeResult(Health.HEALTHY)
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from types import SimpleNamespace
+from typing import ClassVar
 
 import aiohttp
 import msgspec
 from attrs import define
 
 from iop_node.adapters.aggregate import Aggregate, AggregateError
-from iop_node.adapters.base import BuildError, Output, Probe, RunFailure, completed
+from iop_node.adapters.base import AdapterContext, BuildError, ProbeResult, ProbeTarget, RunFailedError, RunOutput
+from iop_node.adapters.kinds import OPENAI_KINDS
 from iop_node.adapters.probes import probe_openai
 from iop_node.adapters.sse import Event, EventSplitter, TooLongError
 from iop_node.adapters.usage import StreamScan, error_in, usage_of_body
-from iop_node.link import RunEnd, RunError, RunOrder
-from iop_node.settings import AdapterSettings, ProviderSettings
+from iop_node.link import RunError, RunOrder, Usage
+from iop_node.settings import AdapterSettings, OpenAICompatSettings
 
 __all__ = ["OpenAICompatAdapter", "http_session"]
 
@@ -68,7 +70,7 @@ class _Exchange:
     """One request to the runtime and what became of it."""
 
     order: RunOrder
-    output: Output
+    output: RunOutput
     scan: StreamScan
     streamed: bool
     """Asked for as a stream, whatever the client wants."""
@@ -77,28 +79,30 @@ class _Exchange:
 class OpenAICompatAdapter:
     """Implements `Adapter` over HTTP."""
 
-    def __init__(self, settings: AdapterSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    kinds: ClassVar[frozenset[str]] = OPENAI_KINDS
+
+    def __init__(self, settings: AdapterSettings, context: AdapterContext) -> None:
         """Raises BuildError for an address that is none."""
-        if settings.http is None:
-            raise BuildError("the adapter needs the address of its runtime")
-        if not settings.http.base_url.startswith(("http://", "https://")):
-            raise BuildError("base_url must begin with http:// or https://")
+        if not isinstance(settings.detail, OpenAICompatSettings):
+            raise BuildError("openai_compat", "no_settings", "the adapter needs the address of its runtime")
+        if not settings.detail.base_url.startswith(("http://", "https://")):
+            raise BuildError("openai_compat.base_url", "bad_url", "base_url must begin with http:// or https://")
         self._settings = settings
-        self._http = settings.http
-        self._clock = clock
+        self._base_url = settings.detail.base_url
+        self._own_headers = tuple((pair.name, pair.value) for pair in settings.detail.headers)
         self._session: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
         self._live = 0  # runs that have not been cancelled
-        self._root = self._http.base_url.removesuffix("/v1")
+        self._root = self._base_url.removesuffix("/v1")
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
-    async def run(self, order: RunOrder, output: Output) -> RunEnd:
+    async def run(self, order: RunOrder, output: RunOutput) -> None:
         """Send the order to the runtime and pass on what it answers."""
         path = _PATHS.get(order.operation)
         if path is None:
             text = f"this adapter has no {order.operation}"
-            raise RunFailure(RunError("unsupported_endpoint", text, 404, outcome="client_error"))
+            raise RunFailedError(RunError("unsupported_endpoint", text, 404, outcome="client_error"))
         streamed = order.streaming or (
             self._settings.kind in _STREAMED_ALWAYS and order.operation not in ("embeddings", "count_tokens")
         )
@@ -107,7 +111,7 @@ class OpenAICompatAdapter:
         self._live += 1
         cancelled = False
         try:
-            return await self._exchange(exchange, path, body)
+            await self._exchange(exchange, path, body)
         except asyncio.CancelledError:
             cancelled = True
             raise
@@ -116,30 +120,32 @@ class OpenAICompatAdapter:
             if cancelled and self._settings.kind == "llama_cpp":
                 await self._wait_idle()
 
-    async def _exchange(self, exchange: _Exchange, path: str, body: bytes) -> RunEnd:
+    async def _exchange(self, exchange: _Exchange, path: str, body: bytes) -> None:
+        exchange.output.contacted()
         for fresh in (False, True):
             seen = {"reused": False}
             try:
                 async with self._client(fresh).post(
-                    self._http.base_url + path,
+                    self._base_url + path,
                     data=body,
                     headers=self._headers(exchange.order),
                     allow_redirects=False,
                     trace_request_ctx=seen,
                 ) as response:
-                    return await self._answer(exchange, response)
+                    await self._answer(exchange, response)
+                    return
             except aiohttp.ClientConnectorError as error:
                 text = f"the runtime cannot be reached: {_reason(error)}"
-                raise RunFailure(RunError("upstream_error", text, retryable=True)) from None
+                raise RunFailedError(RunError("upstream_error", text, retryable=True)) from None
             except (aiohttp.ClientError, ConnectionError) as error:
                 # A kept connection that the runtime has closed meanwhile: nothing of this request was read (N8).
                 if seen["reused"] and not fresh:
                     continue
                 text = f"the runtime broke the connection: {type(error).__name__}"
-                raise RunFailure(RunError("upstream_error", text, retryable=True, maybe_executed=True)) from None
+                raise RunFailedError(RunError("upstream_error", text, retryable=True, maybe_executed=True)) from None
             except TimeoutError:
                 text = f"the runtime did not accept a connection within {_CONNECT_S:.0f} s"
-                raise RunFailure(RunError("upstream_error", text, retryable=True)) from None
+                raise RunFailedError(RunError("upstream_error", text, retryable=True)) from None
         raise AssertionError("the second try ends the run")
 
     def _client(self, fresh: bool) -> aiohttp.ClientSession:
@@ -156,22 +162,22 @@ class OpenAICompatAdapter:
             "Accept-Encoding": "identity",
         }
         # The caller's own token stands above the instance's (E6).
-        for name, value in (*order.headers, *self._http.headers, *order.secret_headers):
+        for name, value in (*order.headers, *self._own_headers, *order.secret_headers):
             _replace(headers, name, value)
         return headers
 
-    async def _answer(self, exchange: _Exchange, response: aiohttp.ClientResponse) -> RunEnd:
-        exchange.output.alive()
+    async def _answer(self, exchange: _Exchange, response: aiohttp.ClientResponse) -> None:
         if response.status >= 400 or 300 <= response.status < 400:
-            raise RunFailure(await self._error(exchange.order, response))
+            raise RunFailedError(await self._error(exchange.order, response))
         if exchange.streamed:
             try:
-                return await self._stream(exchange, response)
+                await self._stream(exchange, response)
             except (aiohttp.ClientError, ConnectionError) as error:
-                raise RunFailure(_cut(f"the runtime broke off its answer: {type(error).__name__}")) from None
-        return await self._plain(exchange, response)
+                raise RunFailedError(_cut(f"the runtime broke off its answer: {type(error).__name__}")) from None
+        else:
+            await self._plain(exchange, response)
 
-    async def _plain(self, exchange: _Exchange, response: aiohttp.ClientResponse) -> RunEnd:
+    async def _plain(self, exchange: _Exchange, response: aiohttp.ClientResponse) -> None:
         """Pass on a complete answer; its size is known or not, so it goes on in pieces."""
         parts: list[bytes] = []
         first = True
@@ -181,22 +187,21 @@ class OpenAICompatAdapter:
                     exchange.output.head(response.status, _passed(response))
                     first = False
                 parts.append(data)
-                await exchange.output.chunk(data)
+                await exchange.output.data(data)
         except (aiohttp.ClientError, ConnectionError) as error:
-            raise RunFailure(_cut(f"the runtime broke off its answer: {type(error).__name__}")) from None
+            raise RunFailedError(_cut(f"the runtime broke off its answer: {type(error).__name__}")) from None
         if first:
-            raise RunFailure(_cut("the runtime answered without a body"))
+            raise RunFailedError(_cut("the runtime answered without a body"))
         body = b"".join(parts)
         if len(body) <= _ERROR_BYTES and b'"error"' in body and (error_body := error_in(body)) is not None:
-            raise RunFailure(_in_band(error_body, exchange.order))
+            raise RunFailedError(_in_band(error_body, exchange.order))
         usage = usage_of_body(body)
         if usage is not None:
-            exchange.output.count(usage)
-        return completed(usage)
+            exchange.output.usage = usage
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
-    async def _stream(self, exchange: _Exchange, response: aiohttp.ClientResponse) -> RunEnd:
+    async def _stream(self, exchange: _Exchange, response: aiohttp.ClientResponse) -> None:
         splitter = EventSplitter()
         whole = None if exchange.order.streaming else Aggregate(exchange.order.operation)
         started = False
@@ -205,7 +210,7 @@ class OpenAICompatAdapter:
             try:
                 events = splitter.feed(data)
             except TooLongError:
-                raise RunFailure(_cut("the runtime sent an event without an end")) from None
+                raise RunFailedError(_cut("the runtime sent an event without an end")) from None
             ready: list[bytes] = []
             for event in events:
                 if not started:
@@ -219,27 +224,25 @@ class OpenAICompatAdapter:
                 if exchange.scan.terminal:
                     break
             if ready:
-                await exchange.output.chunk(b"".join(ready))
+                await exchange.output.data(b"".join(ready))
             if exchange.scan.terminal:
                 await _read_out(response)
                 break
-        return await self._stream_end(exchange, splitter, whole, started)
+        await self._stream_end(exchange, splitter, whole, started)
 
     def _see(self, exchange: _Exchange, event: Event, whole: Aggregate | None) -> bytes:
         """Take note of an event; return what goes on to the client."""
         scan = exchange.scan
         error = scan.see(event)
         if error is not None:
-            raise RunFailure(_in_band(error, exchange.order))
-        if scan.usage is not None:
-            exchange.output.count(scan.usage)
-        if event.data != b"[DONE]":
-            exchange.output.produced(1)
+            raise RunFailedError(_in_band(error, exchange.order))
+        # Until the runtime tells, an event counts as a token, so that a cancelled run is metered too (E9).
+        exchange.output.usage = scan.usage or Usage(exchange.order.input_tokens_estimate, scan.events)
         if whole is not None:
             try:
                 whole.add(event)
             except AggregateError as problem:
-                raise RunFailure(_cut(f"the runtime's answer cannot be used: {problem}")) from None
+                raise RunFailedError(_cut(f"the runtime's answer cannot be used: {problem}")) from None
             return b""
         if scan.usage_only(event) and not exchange.order.include_usage:
             return b""  # asked for by us, for the meter; a client that did not ask indexes choices[0]
@@ -252,23 +255,22 @@ class OpenAICompatAdapter:
 
     async def _stream_end(
         self, exchange: _Exchange, splitter: EventSplitter, whole: Aggregate | None, started: bool
-    ) -> RunEnd:
+    ) -> None:
         scan = exchange.scan
         if not started:
-            raise RunFailure(_cut("the runtime ended its stream before the first event"))
+            raise RunFailedError(_cut("the runtime ended its stream before the first event"))
         if not scan.terminal:
             if not scan.finished or splitter.unfinished:
-                raise RunFailure(_cut("the runtime ended its stream in the middle of the answer"))
+                raise RunFailedError(_cut("the runtime ended its stream in the middle of the answer"))
             if whole is None:
-                await exchange.output.chunk(_DONE)
+                await exchange.output.data(_DONE)
         if whole is not None:
             try:
                 body = whole.body
             except AggregateError as problem:
-                raise RunFailure(_cut(f"the runtime's answer cannot be used: {problem}")) from None
+                raise RunFailedError(_cut(f"the runtime's answer cannot be used: {problem}")) from None
             exchange.output.head(200, (("content-type", "application/json"),))
-            await exchange.output.chunk(body)
-        return completed(scan.usage)
+            await exchange.output.data(body)
 
     async def _error(self, order: RunOrder, response: aiohttp.ClientResponse) -> RunError:
         """Read a refusal of the runtime."""
@@ -295,7 +297,7 @@ class OpenAICompatAdapter:
             while True:
                 timeout = aiohttp.ClientTimeout(total=5)
                 async with session.get(
-                    f"{self._root}/slots", headers=dict(self._http.headers), timeout=timeout
+                    f"{self._root}/slots", headers=dict(self._own_headers), timeout=timeout
                 ) as response:
                     if response.status != 200:
                         return
@@ -308,9 +310,10 @@ class OpenAICompatAdapter:
 
     # -- probe, close -------------------------------------------------------------------------------------------------
 
-    async def probe(self, provider: ProviderSettings) -> Probe:
+    async def probe(self, target: ProbeTarget) -> ProbeResult:
         """Look at the runtime without an inference (N7)."""
-        return await probe_openai(self._client(fresh=False), self._settings, provider)
+        session = self._client(fresh=False)
+        return await probe_openai(session, self._settings.kind, self._base_url, dict(self._own_headers), target)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -341,14 +344,14 @@ def _upstream_body(order: RunOrder, streamed: bool) -> bytes:
 def _check_first(event: Event, order: RunOrder) -> None:
     """The first event is parsed: what is no JSON, or an error, is as if the runtime had failed before it (E12)."""
     if event.data == b"[DONE]":
-        raise RunFailure(_cut("the runtime ended its stream before it said anything"))
+        raise RunFailedError(_cut("the runtime ended its stream before it said anything"))
     error = error_in(event.data)
     if error is not None:
-        raise RunFailure(_in_band(error, order))
+        raise RunFailedError(_in_band(error, order))
     try:
         msgspec.json.decode(event.data, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError):
-        raise RunFailure(_cut("the runtime's first event is not a JSON object")) from None
+        raise RunFailedError(_cut("the runtime's first event is not a JSON object")) from None
 
 
 def _both_reasonings(event: Event) -> bytes:

@@ -7,9 +7,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from iop_node.adapters.base import Probe
+from iop_node.adapters.base import ProbeResult, ProbeTarget
 from iop_node.link import Health
-from iop_node.settings import AdapterSettings, ProviderSettings
 
 __all__ = ["fetch", "probe_openai", "unreachable"]
 
@@ -21,48 +20,50 @@ _WITH_HEALTH = frozenset({"vllm", "llama_cpp", "sglang"})
 _STRICT = frozenset({"vllm", "sglang"})
 
 
-async def probe_openai(session: aiohttp.ClientSession, settings: AdapterSettings, provider: ProviderSettings) -> Probe:
-    """Return the health of a runtime with an OpenAI surface."""
-    assert settings.http is not None
-    base, headers = settings.http.base_url, dict(settings.http.headers)
+async def probe_openai(
+    session: aiohttp.ClientSession, kind: str, base: str, headers: dict[str, str], target: ProbeTarget
+) -> ProbeResult:
+    """Return the health of a runtime with an OpenAI surface at `base`."""
     root = base.removesuffix("/v1")
     try:
-        if settings.kind in _WITH_HEALTH:
+        if kind in _WITH_HEALTH:
             status, body = await fetch(session, f"{root}/health", headers)
             if status == 503:
-                return Probe(Health.UNHEALTHY, _said(body) or "the runtime is loading")
+                return ProbeResult(Health.UNHEALTHY, _said(body) or "the runtime is loading")
             if status >= 500:
-                return Probe(Health.UNHEALTHY, f"/health answered {status}")
+                return ProbeResult(Health.UNHEALTHY, f"/health answered {status}")
         status, body = await fetch(session, f"{base}/models", headers)
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         return unreachable(error)
     if status in (401, 403):
-        return Probe(Health.UNHEALTHY, "the runtime refuses the credentials of this adapter")
+        return ProbeResult(Health.UNHEALTHY, "the runtime refuses the credentials of this adapter")
     if status >= 500 or status == 429:
-        return Probe(Health.UNHEALTHY, f"/models answered {status}")
+        return ProbeResult(Health.UNHEALTHY, f"/models answered {status}")
     if status != 200:
         # No list of models is no fault: some surfaces have none.
-        return Probe(Health.HEALTHY)
+        return ProbeResult(Health.HEALTHY)
     listed = _listed(body)
-    probe = _judge_models(settings, provider, listed)
-    if settings.kind == "llama_cpp" and probe.health is Health.HEALTHY:
+    probe = _judge_models(kind, target, listed)
+    if kind == "llama_cpp" and probe.health is Health.HEALTHY:
         return await _with_slots(session, root, headers, probe)
     return probe
 
 
-def _judge_models(settings: AdapterSettings, provider: ProviderSettings, listed: dict[str, dict[str, Any]]) -> Probe:
-    missing = [model for model in provider.models if model not in listed]
-    context = _context([listed[model] for model in provider.models if model in listed])
+def _judge_models(kind: str, target: ProbeTarget, listed: dict[str, dict[str, Any]]) -> ProbeResult:
+    missing = [model for model in target.models if model not in listed]
+    context = _context([listed[model] for model in target.models if model in listed])
     if not missing or not listed:
-        return Probe(Health.HEALTHY, context_tokens=context)
+        return ProbeResult(Health.HEALTHY, context_tokens=context)
     have = ", ".join(sorted(listed)[:5])
     text = f"the runtime does not list {', '.join(missing)}; it has {have}"
-    if settings.kind in _STRICT and len(missing) == len(provider.models):
-        return Probe(Health.UNHEALTHY, text)
-    return Probe(Health.HEALTHY, text, context_tokens=context)
+    if kind in _STRICT and len(missing) == len(target.models):
+        return ProbeResult(Health.UNHEALTHY, text)
+    return ProbeResult(Health.HEALTHY, text, context_tokens=context)
 
 
-async def _with_slots(session: aiohttp.ClientSession, root: str, headers: dict[str, str], probe: Probe) -> Probe:
+async def _with_slots(
+    session: aiohttp.ClientSession, root: str, headers: dict[str, str], probe: ProbeResult
+) -> ProbeResult:
     """`/slots` is the truth about llama.cpp: how many runs at once, and the context that each may have."""
     try:
         status, body = await fetch(session, f"{root}/slots", headers)
@@ -70,7 +71,7 @@ async def _with_slots(session: aiohttp.ClientSession, root: str, headers: dict[s
         context = min((int(slot["n_ctx"]) for slot in slots), default=0)
     except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError, KeyError, TypeError, ValueError):
         return probe
-    return Probe(probe.health, probe.message, context or probe.context_tokens, len(slots))
+    return ProbeResult(probe.health, probe.message, context or probe.context_tokens, len(slots))
 
 
 async def fetch(session: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> tuple[int, bytes]:
@@ -80,14 +81,14 @@ async def fetch(session: aiohttp.ClientSession, url: str, headers: dict[str, str
         return answer.status, await answer.content.read(_ANSWER_MAX)
 
 
-def unreachable(error: Exception) -> Probe:
+def unreachable(error: Exception) -> ProbeResult:
     """The probe of a runtime that cannot be asked."""
     if isinstance(error, TimeoutError):
-        return Probe(Health.UNHEALTHY, f"no answer within {_TIMEOUT.total:.0f} s")
+        return ProbeResult(Health.UNHEALTHY, f"no answer within {_TIMEOUT.total:.0f} s", silent=True)
     if isinstance(error, aiohttp.ClientConnectorError):
         reason = error.os_error.strerror or type(error.os_error).__name__
-        return Probe(Health.UNHEALTHY, f"cannot be reached: {reason}")
-    return Probe(Health.UNHEALTHY, f"cannot be asked: {type(error).__name__}")
+        return ProbeResult(Health.UNHEALTHY, f"cannot be reached: {reason}")
+    return ProbeResult(Health.UNHEALTHY, f"cannot be asked: {type(error).__name__}")
 
 
 def _listed(body: bytes) -> dict[str, dict[str, Any]]:
