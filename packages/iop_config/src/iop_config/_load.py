@@ -1,4 +1,4 @@
-"""The pipeline: sources, overlays, injection, normal form, structure, rules (refresh.md §1); what loading gives (C19, C21)."""
+"""The pipeline: sources, overlays, injection, normal form, structure, rules; what loading gives (C19, C21)."""
 
 from __future__ import annotations
 
@@ -101,8 +101,9 @@ def _load(sources: Sequence[Source], env: Mapping[str, str], digest_key: bytes |
     config = Structurer(report).root(root)
     locator = Locator(root)
     if () not in report.broken:
+        relied = Relied(report.broken)
         for finding in check(config, locator.place):
-            if not relies_on(finding, report.broken):
+            if not relied.on_broken(finding):
                 report.problems.append(locator.problem(finding))
     if report.problems:
         raise ConfigError(report.problems)
@@ -131,16 +132,28 @@ def _root(sources: Sequence[Source], report: Report) -> Node:
     return merged
 
 
-def relies_on(finding: Finding, broken: set[ConfigPath]) -> bool:
-    """Tell whether a finding rests on a value that was replaced: it would only repeat a problem, or be wrong."""
-    if not broken:
-        return False
-    return any(_touches(path, wrong) for path in (finding.path, *finding.needs) for wrong in broken)
+class Relied:
+    """Tells whether a finding rests on a value that was replaced: it would only repeat a problem, or be wrong."""
 
+    def __init__(self, broken: set[ConfigPath]) -> None:
+        """Take the paths of the replaced values."""
+        self._broken = broken
+        self._above = {path[:length] for path in broken for length in range(len(path))}
+        self._known: dict[int, tuple[tuple[ConfigPath, ...], bool]] = {}
 
-def _touches(path: ConfigPath, wrong: ConfigPath) -> bool:
-    shorter = min(len(path), len(wrong))
-    return path[:shorter] == wrong[:shorter]
+    def on_broken(self, finding: Finding) -> bool:
+        """Whether its path, or one that it needs, is, holds, or lies in a broken one."""
+        if not self._broken:
+            return False
+        if self._touches(finding.path):
+            return True
+        known = self._known.get(id(finding.needs))  # findings share long lists of needs
+        if known is None:
+            known = self._known[id(finding.needs)] = finding.needs, any(map(self._touches, finding.needs))
+        return known[1]
+
+    def _touches(self, path: ConfigPath) -> bool:
+        return path in self._above or any(path[:length] in self._broken for length in range(len(path) + 1))
 
 
 _pauses = 0

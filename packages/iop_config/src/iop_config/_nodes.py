@@ -1,4 +1,4 @@
-"""What a file says, before it has a meaning: nodes with their places, and the report that collects problems (C18, C19)."""
+"""What a file says before it has a meaning: nodes with their places; the report that collects problems (C18, C19)."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def make_problem(
     site: Node | None = None,
     key: bool = False,
 ) -> Problem:
-    """Return a problem at a node. Behind an alias it points at the use site and names the definition (refresh.md §6)."""
+    """Return a problem at a node; behind an alias it points at the use site and names the definition."""
     text = spell(path)
     if node is None:
         return Problem(code=code, path=text, message=message, suggestion=suggestion)

@@ -1,4 +1,4 @@
-"""Older and shorter forms made into named adapter instances, on nodes, so that nothing later knows them (C9, C10, C24)."""
+"""Older and shorter forms made into named adapter instances, so that nothing later knows them (C9, C10, C24)."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _by_type(entries: dict[str, Node], reference: Node, named: list[Node]) -> No
 
 
 def _keep_label(entries: dict[str, Node], label: Node, named: list[Node]) -> None:
-    """Let the instance that a provider of an alias type names carry the alias, where it has no label of its own (C9)."""
+    """Give the instance that a provider of an alias type names the alias as its label, where it has none (C9)."""
     wanted = plain(entries["adapter"].text) if entries["adapter"].kind == SCALAR else ""
     for member in named:
         if plain(identity_of(member) or "") != wanted or _text(member, "type") != "openai_compat":

@@ -4,16 +4,68 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Final
 
 import attrs
 
 CODES: dict[str, str] = {
+    # the text itself: _read.py, _source.py, _syntax.py
+    "C18.alias": "an alias without an anchor before it, or inside of what it stands for",
+    "C18.anchor": "an anchor's name is given twice",
+    "C18.character": "a character that no config holds: a control, a line separator, a byte order mark inside",
+    "C18.directive": "a directive such as %YAML",
+    "C18.duplicate-key": "a key stands twice in one mapping",
+    "C18.encoding": "the file is not UTF-8",
+    "C18.key": "a key that is no text: a number, a boolean, nothing, a list or a mapping",
+    "C18.merge": "`<<` with something other than mappings",
+    "C18.second-document": "the file has a second document",
+    "C18.syntax": "the text is not YAML",
+    "C18.tab": "a tab where only spaces may stand",
+    "C18.tag": "a tag such as !!int",
+    "C18.too-deep": "nested too deeply",
+    "C18.too-large": "the file is too large",
+    "C18.too-many-nodes": "aliases expand to too many values",
+    "C19.changing": "the file keeps changing while it is read",
+    "C19.unreadable": "the file is missing or cannot be read",
+    # injection: _overlay.py
+    "C2.file": "a file that ${file:…} names cannot be used",
+    "C2.form": "a `${` that begins none of the known forms",
+    "C2.unset": "an environment variable that a ${…} needs is not set, or empty",
+    "C2.world-readable": "a warning: every user of the machine can read a file that ${file:…} names",
+    # shape: _structure.py, _normalise.py, _words.py
+    "C3.duplicate-model": "a model id stands twice",
+    "C5.duplicate-adapter": "an adapter name stands twice in one node",
+    "C5.duplicate-node": "a node id stands twice",
+    "C6.missing": "a provider has no category",
+    "C6.unknown-category": "a category that is none of the three",
+    "C9.unknown-type": "a type that is none of the known ones",
+    "C11.bound": "a number out of its bounds",
+    "C13.bound": "a number of a model out of its bounds",
+    "C14.duplicate-token-ref": "a token_ref stands twice",
+    "C14.hash": "a principal token's hash is not 64 hex digits",
+    "C14.missing": "a principal token has no hash",
+    "C14.name": "a principal token's token_ref, principal or alias is not a name",
+    "C14.raw-token": "a raw token in place of a principal token's hash",
+    "C16.duplicate-route": "a route stands twice",
+    "C18.choice": "a text that is none of the field's choices",
+    "C18.format": "a text that does not look as its field asks",
+    "C18.missing": "a required key is missing",
+    "C18.top-level": "the file holds something other than a mapping",
+    "C18.type": "a value of another type than the field's",
+    "C18.unknown-key": "a key that does not exist here",
+    "C24.adapter-field": "a provider that names an adapter sets a field of the adapter",
+    "C24.endpoint": "`endpoint` and `base_url` differ",
+    "C25.address": "a text that is not host:port",
+    "C25.hash": "a node token's hash is not 64 hex digits",
+    "C25.missing": "a node has no token hash",
+    "C25.raw-token": "a raw token in place of a node's hash",
+    "C25.url": "a text that is not an http(s) URL",
     # rules that cross places: _rules.py
     "C3.a2a-needs-model": "a2a is enabled and names no model",
     "C3.unknown-model": "a2a names a model that is neither a model id nor a route",
     "C4.unknown-provider": "a model maps a provider that no node has",
     "C4.unserved-model": "a model gives a provider a served name that the provider does not list",
-    "C5.duplicate-provider": "a provider id is used on two nodes",
+    "C5.duplicate-provider": "a provider id stands twice, in one node or on two",
     "C7.adapter-disabled": "an enabled provider names a disabled adapter instance",
     "C7.ambiguous-adapter": "a legacy type name fits several enabled adapter instances",
     "C7.cli-needs-cli-adapter": "a provider of the category cli names an adapter of another type",
@@ -37,6 +89,7 @@ CODES: dict[str, str] = {
 }
 
 ConfigPath = tuple[str | int, ...]  # field names and map keys; a member of a list by its identity, else by its index
+ANY_MEMBER: Final = -1  # in `Finding.needs`: whichever member of the list
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +100,7 @@ class Finding:
     path: ConfigPath
     message: str
     suggestion: str = ""
-    needs: tuple[ConfigPath, ...] = ()  # what else the rule read: it says nothing where one of these was wrong already
+    needs: tuple[ConfigPath, ...] = ()  # what else the rule read: void where one of these was wrong already
 
 
 @attrs.frozen(kw_only=True)

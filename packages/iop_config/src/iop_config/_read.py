@@ -50,6 +50,7 @@ def read_sources(
     so many seconds either: a file that is just being written is waited for, at most ten times as long.
     """
     names = [os.fspath(each) for each in (path, *overlays)]
+    busy: list[str] = []
     for attempt in range(ATTEMPTS):
         read = [_read(name) for name in names]
         problems = [each for each in read if isinstance(each, Problem)]
@@ -62,7 +63,7 @@ def read_sources(
             return tuple(source for source, _ in found)
         if attempt + 1 < ATTEMPTS:
             sleep(settle if settle > 0 else 0.01)
-    busy = changed or names
+        busy = changed or names
     raise ConfigError(
         _problem(name, "C19.changing", "the file keeps changing while it is read", "write it aside and rename it")
         for name in busy

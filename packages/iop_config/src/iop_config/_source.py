@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.events import (
     AliasEvent,
     DocumentStartEvent,
@@ -22,10 +23,19 @@ from iop_config._nodes import BROKEN, LIST, MAP, SCALAR, File, Node, Report, mak
 from iop_config._problems import ConfigPath, Problem
 from iop_config._syntax import Mistake, reword, tab_outside_of_texts, unreadable
 
-try:
-    from _ruamel_yaml import CParser
-except ImportError:  # no C parser for this platform: the pure one gives the same nodes, ten times slower
-    CParser = None
+Events = Callable[[], Any]  # the next event, or None
+
+
+def _c_parser() -> Callable[[bytes], Any] | None:
+    """Return the C parser, or None on a platform without: the pure one gives the same nodes, ten times slower."""
+    try:
+        parser: Callable[[bytes], Any] = importlib.import_module("_ruamel_yaml").CParser
+    except ImportError:
+        return None
+    return parser
+
+
+_C_PARSER = _c_parser()
 
 SIZE_MAX = 16 * 2**20  # bytes of a file
 DEPTH_MAX = 32
@@ -42,8 +52,6 @@ _NOT_A_KEY = re.compile(
 _PLAIN_COLON = re.compile(r":(?<=[^\]}\"'\\]:)(?=[^\s\[\]{},])")
 _PLAIN_QUESTION = re.compile(r"\?(?<=[^\s\[\]{},\"'\\]\?)")
 
-Events = Callable[[], Any]  # the next event, or None
-
 
 def parse(data: bytes, file: File, report: Report, *, pure: bool = False) -> Node | None:
     """Return the root of a YAML text, or None after a problem that makes the rest unreadable.
@@ -53,7 +61,7 @@ def parse(data: bytes, file: File, report: Report, *, pure: bool = False) -> Nod
     text = _decode(data, file, report)
     if text is None:
         return None
-    if CParser is None or pure:
+    if _C_PARSER is None or pure:
         return _with_engine(_pure_events(text), text, file, report)
     try:
         return _Composer(_c_events(data), text, file, report).compose()
@@ -100,8 +108,9 @@ def _with_engine(events: Events, text: str, file: File, report: Report) -> Node 
         return _give_up(error, text, file, report)
 
 
-def _give_up(error: YAMLError, text: str, file: File, report: Report) -> None:
+def _give_up(error: MarkedYAMLError, text: str, file: File, report: Report) -> Node | None:
     report.problems.append(_problem(reword(error, text), file))
+    return None
 
 
 def _problem(mistake: Mistake, file: File) -> Problem:
@@ -110,7 +119,8 @@ def _problem(mistake: Mistake, file: File) -> Problem:
 
 
 def _c_events(data: bytes) -> Events:
-    events: Events = CParser(data).get_event
+    assert _C_PARSER is not None
+    events: Events = _C_PARSER(data).get_event
     return events
 
 
@@ -125,7 +135,7 @@ def _unused(text: str) -> tuple[str, str]:
     return next(free), next(free)
 
 
-class _Stop(Exception):
+class _StopError(Exception):
     """The rest of the file is not worth reading; the reason was reported."""
 
 
@@ -157,7 +167,7 @@ class _Composer:
         try:
             root = self._document()
             stopped = False
-        except _Stop:
+        except _StopError:
             root, stopped = None, True
         for node in self._tagged:
             node.kind = BROKEN
@@ -275,7 +285,7 @@ class _Composer:
 
     def _stop(self, code: str, node: Node, message: str, suggestion: str) -> NoReturn:
         self._say(code, node, message, suggestion)
-        raise _Stop
+        raise _StopError
 
     def _check_key(self, node: Node) -> None:
         if node.plain and _NOT_A_KEY.fullmatch(node.text):

@@ -1,4 +1,4 @@
-"""Nodes to config classes, strictly by each field's shape; every problem is found, none stops the others (C11, C18, C19)."""
+"""Nodes to config classes, strictly by each field's shape; no problem hides another (C11, C18, C19)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from iop_config import _formats
-from iop_config._fields import ConfigObject, FieldInfo, Format, Shape
+from iop_config._fields import ConfigObject, FieldInfo, Format, Policy, Shape
 from iop_config._model import AdapterConfig, EdgeConfig
 from iop_config._nodes import BROKEN, LIST, MAP, SCALAR, Node, Report
 from iop_config._normalise import PROVIDER_FIRST
 from iop_config._problems import ConfigPath
 from iop_config._scalars import Wrong, boolean, integer, kind_of, text
-from iop_config._values import FrozenMap, Secret, plain
+from iop_config._values import FrozenMap, Secret, Unnamed, plain
 from iop_config._words import (
     bound_code,
     choice_problem,
@@ -24,6 +24,7 @@ from iop_config._words import (
 
 T = TypeVar("T", bound=ConfigObject)
 
+UNNAMED = "?"  # the identity of a member that has none; every path through it is broken
 _KIND_NAMES = {SCALAR: "a single value", MAP: "a mapping", LIST: "a list"}
 
 
@@ -92,7 +93,7 @@ class Structurer:
                 if info.required and name not in values:
                     if name not in node.entries:
                         self._missing(cls, info, node, path)
-                    values[name] = _harmless(info)
+                    values[name] = Unnamed(path[-1]) if info.policy is Policy.IDENTITY else _harmless(info)
         if cls is AdapterConfig and node.spelling:
             values["origin"] = node.spelling
         self._site = outer
@@ -101,8 +102,7 @@ class Structurer:
     def _unknown(self, cls: type[ConfigObject], node: Node, key: str, child: Node, path: ConfigPath) -> None:
         if child.kind == BROKEN and key == "<<":
             return
-        parents = [type_of for type_of in _chain(path)]
-        code, message, suggestion = unknown_key_problem(cls, parents, key, node)
+        code, message, suggestion = unknown_key_problem(cls, _chain(path), key)
         shown = key if key.isprintable() and len(key) <= 64 and " " not in key else "?"
         self._problem(code, child, (*path, shown), message, suggestion, key=True)
 
@@ -124,7 +124,8 @@ class Structurer:
         assert info.item is not None
         assert info.key is not None
         if node.kind != LIST:
-            return self._wrong_kind(info, node, below, "a list of mappings")
+            self._wrong_kind(info, node, below, "a list of mappings")
+            return (_stand_in(info.item),)
         outer = self._site
         if outer is None and node.origin is not None:
             self._site = node
@@ -133,34 +134,51 @@ class Structurer:
         for number, member in enumerate(node.items):
             if member.kind != MAP:
                 self._wrong_kind(info, member, (*below, number), "a mapping")
+                self._report.broken.add((*below, UNNAMED))
+                made.append(_stand_in(info.item))
                 continue
             named = member.entries.get(info.key)
-            identity = named.text if named is not None and named.kind == SCALAR and kind_of(named) == "text" else ""
-            place: ConfigPath = (*below, identity or number)
-            shown = self._shown
-            if member.spelling == PROVIDER_FIRST:
-                self._shown = place, (*path, "providers", identity or number)
-            one = self._object(info.item, member, place)
-            if identity and identity in first:
-                self._duplicate(info, named or member, first[identity], place)
-            else:
+            identity = _identity(named)
+            if not identity:
+                self._report.broken.add((*below, UNNAMED))
+            one = self._member(info.item, member, (*path, info.name, identity or number))
+            if named is None or not identity:
                 made.append(one)
-                if named is not None and identity:
-                    first[identity] = named
-            self._shown = shown
+            elif identity not in first:
+                first[identity] = named
+                made.append(one)
+            else:
+                self._duplicate(info, member, named, first[identity], (*below, identity))
         self._site = outer
         return tuple(made)
 
-    def _duplicate(self, info: FieldInfo, node: Node, first: Node, path: ConfigPath) -> None:
+    def _member(self, cls: type[T], node: Node, path: ConfigPath) -> T:
+        if node.spelling != PROVIDER_FIRST:
+            return self._object(cls, node, path)
+        self._shown = path, (*path[:-2], "providers", path[-1])
+        made = self._object(cls, node, path)
+        self._shown = None
+        return made
+
+    def _duplicate(self, info: FieldInfo, member: Node, node: Node, first: Node, path: ConfigPath) -> None:
         assert info.key is not None
-        message = f"this {info.key} was given before, at {first.place}"
-        suggestion = "give it another one, or remove it"
-        if self._shown is not None:
-            message = (
-                f"this provider's own adapter instance has its {info.key}, which another instance took at {first.place}"
+        code = duplicate_code(info)
+        if member.spelling == PROVIDER_FIRST:
+            self._problem(
+                code,
+                node,
+                (*path[:-2], "providers", path[-1], "id"),
+                f"the adapter instance made for this provider takes its id, the name of another one at {first.place}",
+                "rename one of the two, or name an instance in `adapter`",
             )
-            suggestion = "rename one of the two, or name the instance as `adapter`"
-        self._problem(duplicate_code(info), node, (*path, info.key), message, suggestion)
+        else:
+            self._problem(
+                code,
+                node,
+                (*path, info.key),
+                f"this {info.key} was given before, at {first.place}",
+                "give it another one, or remove it",
+            )
 
     # -- values ----------------------------------------------------------------------------------------------------
 
@@ -267,28 +285,29 @@ class Structurer:
 
     # -- problems --------------------------------------------------------------------------------------------------
 
-    def _bad(self, code: str, info: FieldInfo, node: Node, path: ConfigPath, wrong: Wrong) -> None:
+    def _bad(self, code: str, info: FieldInfo, node: Node, path: ConfigPath, wrong: Wrong) -> object:
         below = (*path, info.name)
         self._report.broken.add(below)
         self._problem(code, node, below, *wrong)
+        return None
 
-    def _bad_choice(self, info: FieldInfo, node: Node, path: ConfigPath) -> None:
+    def _bad_choice(self, info: FieldInfo, node: Node, path: ConfigPath) -> object:
         below = (*path, info.name)
         self._report.broken.add(below)
         code, message, suggestion = choice_problem(info, node)
         self._problem(code, node, below, message, suggestion)
+        return None
 
-    def _wrong_kind(self, info: FieldInfo, node: Node, path: ConfigPath, asked: str) -> None:
+    def _wrong_kind(self, info: FieldInfo, node: Node, path: ConfigPath, asked: str) -> object:
         self._report.broken.add(path)
-        if node.kind == BROKEN:
-            return
-        what = _KIND_NAMES[node.kind]
         if node.kind == SCALAR and node.plain and kind_of(node) == "null":
             self._problem(
                 "C18.type", node, path, f"nothing stands where {asked} is asked", "write it, or remove the key"
             )
-        else:
+        elif node.kind != BROKEN:
+            what = _KIND_NAMES[node.kind]
             self._problem("C18.type", node, path, f"{what} stands where {asked} is asked", f"write {asked}")
+        return None
 
     def _problem(
         self, code: str, node: Node, path: ConfigPath, message: str, suggestion: str, *, key: bool = False
@@ -319,16 +338,37 @@ def _chain(path: ConfigPath) -> list[type[ConfigObject]]:
     return found
 
 
+def _identity(node: Node | None) -> str:
+    """Return the name of a member, or an empty text where it is missing or wrong."""
+    return node.text if node is not None and node.kind == SCALAR and kind_of(node) == "text" else ""
+
+
 def _harmless(info: FieldInfo) -> object:
     """Return a value for a required field that has none; its path is broken, so no rule judges it."""
     if info.item is not None:
         return _placeholder(info.item)
     if info.choices:
         return info.choices[0]
-    return {Shape.INTEGER: info.ge or 0, Shape.BOOLEAN: False, Shape.TEXTS: (), Shape.MAP: FrozenMap()}.get(
-        info.shape, "?"
-    )
+    values: dict[Shape, object] = {
+        Shape.INTEGER: info.ge or 0,
+        Shape.BOOLEAN: False,
+        Shape.TEXTS: (),
+        Shape.MAP: FrozenMap(),
+    }
+    return values.get(info.shape, UNNAMED)
 
 
 def _placeholder(cls: type[T]) -> T:
     return cls(**{name: _harmless(info) for name, info in cls.__fields__.items() if info.required})
+
+
+def _stand_in(cls: type[T]) -> T:
+    """Return a member for a collection that cannot be read, with members all the way down.
+
+    What is missing there cannot be known, and a rule that looks for a name finds this broken one on its way.
+    """
+    values = {name: _harmless(info) for name, info in cls.__fields__.items() if info.required}
+    for name, info in cls.__fields__.items():
+        if info.key is not None and info.item is not None:
+            values[name] = (_stand_in(info.item),)
+    return cls(**values)

@@ -1,4 +1,4 @@
-"""What the parser's complaints mean, in words of our own: from the problem and its place, never from the text (C18, C23)."""
+"""What the parser's complaints mean, in our own words: from problem and place, never from the text (C18, C23)."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def reword(error: Exception, text: str) -> Mistake:
     context = str(getattr(error, "context", None) or "")
     problem = str(getattr(error, "problem", None) or "")
     mark = getattr(error, "problem_mark", None)
-    opening = getattr(error, "context_mark", None) or mark
     if mark is None:
-        return Mistake(0, 0, "C18.syntax", "this is not YAML", "check it with a YAML linter")
+        return Mistake(0, 0, "C18.syntax", "this is not YAML", "check the quoting and the indentation")
+    opening = getattr(error, "context_mark", None) or mark
     lines = _BREAK.split(text)
     line, column = mark.line, mark.column
     rest = lines[line][column:] if line < len(lines) else ""

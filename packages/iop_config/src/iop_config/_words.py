@@ -1,4 +1,4 @@
-"""The words and codes of problems of shape: the likely key, the likely choice, the rule that a problem belongs to (C18, C19)."""
+"""Words and codes for problems of shape: the likely key, the likely choice, the nearest rule (C18, C19)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Words = tuple[str, str, str]  # code, what is wrong, what would be right
 _CLOSE = 0.6
 
 
-def unknown_key_problem(cls: type[ConfigObject], parents: list[type[ConfigObject]], key: str, node: Node) -> Words:
+def unknown_key_problem(cls: type[ConfigObject], parents: list[type[ConfigObject]], key: str) -> Words:
     """Say that a class has no such key, and which one was likely meant: its own, or one a level up or down."""
     if key in ("token", "api_key", "key", "secret") and cls is PrincipalToken:
         return (
