@@ -9,7 +9,7 @@ import hashlib
 import logging
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
@@ -40,6 +40,7 @@ audit = logging.getLogger("iop.edge.audit")
 
 WAIT_MS = 2_000
 WAIT_MS_MAX = 600_000
+_RECENT_MAX = 20
 _LOGGED_MAX = 20  # problems of one refresh that a log gets; the result has them all
 
 SnapshotT = TypeVar("SnapshotT", bound=SnapshotView)
@@ -137,6 +138,8 @@ class RefreshEngine(Generic[SnapshotT]):
         self.totals: Counter[tuple[str, str]] = Counter()
         """Attempts that were no dry runs, by status and trigger."""
         self.last: LastRefresh | None = None
+        self.recent: deque[Mapping[str, object]] = deque(maxlen=_RECENT_MAX)
+        """The newest results, dry runs included, as plain objects with `trigger` and `at`; for the console."""
         self.last_success_at = 0.0
         """Seconds since the epoch; 0: none yet."""
 
@@ -194,7 +197,9 @@ class RefreshEngine(Generic[SnapshotT]):
             with attempt.timed("wait"):
                 result = attrs.evolve(result, nodes=await _outcomes(result.nodes, pushes, request.wait_ms))
         attempt.timings["total"] = (self._clock() - started) * 1000
-        return attrs.evolve(result, timings_ms=dict(attempt.timings))
+        result = attrs.evolve(result, timings_ms=dict(attempt.timings))
+        self.recent.append({**result.to_plain(), "trigger": trigger, "at": self._wall()})
+        return result
 
     async def _locked(
         self, attempt: _Attempt, load: Callable[[], Loaded]
