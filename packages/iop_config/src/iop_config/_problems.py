@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Final
 
 import attrs
 
@@ -89,7 +88,6 @@ CODES: dict[str, str] = {
 }
 
 ConfigPath = tuple[str | int, ...]  # field names and map keys; a member of a list by its identity, else by its index
-ANY_MEMBER: Final = -1  # in `Finding.needs`: whichever member of the list
 
 
 @attrs.frozen(kw_only=True)

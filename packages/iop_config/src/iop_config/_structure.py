@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from iop_config import _formats
-from iop_config._fields import ConfigObject, FieldInfo, Format, Policy, Shape
+from iop_config._fields import ConfigObject, FieldInfo, Format, Shape
 from iop_config._model import AdapterConfig, EdgeConfig
 from iop_config._nodes import BROKEN, LIST, MAP, SCALAR, Node, Report
 from iop_config._normalise import PROVIDER_FIRST
 from iop_config._problems import ConfigPath
 from iop_config._scalars import Wrong, boolean, integer, kind_of, text
-from iop_config._values import FrozenMap, Secret, Unnamed, plain
+from iop_config._values import FrozenMap, Secret, plain
 from iop_config._words import (
     bound_code,
     choice_problem,
@@ -93,7 +93,7 @@ class Structurer:
                 if info.required and name not in values:
                     if name not in node.entries:
                         self._missing(cls, info, node, path)
-                    values[name] = Unnamed(path[-1]) if info.policy is Policy.IDENTITY else _harmless(info)
+                    values[name] = _harmless(info)
         if cls is AdapterConfig and node.spelling:
             values["origin"] = node.spelling
         self._site = outer
