@@ -19,10 +19,13 @@ from prometheus_client import CollectorRegistry
 from iop_config import EdgeConfig, Loaded
 from iop_edge.admin.refresh import RefreshEngine, RefreshRequest
 from iop_edge.admin.server import serve_admin
+from iop_edge.bootstrap import BootstrapFacts, serve_bootstrap
+from iop_edge.console import ConsoleSources, serve_console
 from iop_edge.fleet import Fleet
 from iop_edge.http.app import Deps, build_app
 from iop_edge.http.server import HttpLimits, serve
 from iop_edge.metering import Meter
+from iop_edge.metrics import serve_metrics
 from iop_edge.nodes.auth import NodeAuth
 from iop_edge.nodes.registry import NodeRegistry
 from iop_edge.nodes.server import NodeServer, join_address, split_address
@@ -30,7 +33,7 @@ from iop_edge.nodes.values import TlsFiles
 from iop_edge.runtime import EdgeRuntime
 from iop_edge.service import RunService
 from iop_edge.snapshot import SnapshotCell, build_snapshot
-from iop_edge.state import StateFolder
+from iop_edge.state import StateError, StateFolder
 from iop_edge.watch import file_changes
 from iop_pool import Pool
 
@@ -66,6 +69,7 @@ class EdgeApp:
         """Build all parts that need no I/O. `loaded` is what `options.paths` gave, or the last-good config (R15)."""
         self._options = options
         self._state = state
+        self._loaded = loaded
         digest_key = state.digest_key()
         first = build_snapshot(loaded.config, loaded.version, digest_key)
         self._live: EdgeConfig = first.live
@@ -129,6 +133,7 @@ class EdgeApp:
                 group.start_soon(self._meter.run)
                 try:
                     await self._start_listeners(group, nodes)
+                    await anyio.to_thread.run_sync(self._keep_config)
                     self._say_ready(announce)
                     if self._live.server.tls is not None:
                         group.start_soon(self._watch_tls, nodes)
@@ -152,6 +157,13 @@ class EdgeApp:
             raise failure
         return self._exit_code
 
+    def _keep_config(self) -> None:
+        """What serves is what a later start may fall back to (R15)."""
+        try:
+            self._state.keep(self._loaded.version, self._loaded.sources)
+        except StateError as error:
+            log.warning("the config is not kept as last-good: %s", error)
+
     async def _start_listeners(self, group: anyio.abc.TaskGroup, nodes: NodeServer) -> None:
         """Open every listener that the config names: Nodes and operators before clients."""
         live = self._live
@@ -162,6 +174,7 @@ class EdgeApp:
             lambda: group.start(self._serve_admin),
         )
         self._state.write_runtime(self._addresses["admin"])
+        await self._start_side_listeners(group)
         if live.openai.enabled:
             app = build_app(Deps(service=self._service, openai=live.openai))
             limits = HttpLimits(max_connections=live.openai.max_connections)
@@ -178,6 +191,40 @@ class EdgeApp:
                     grace=_LAST_WORDS_SECONDS,
                     task_status=task_status,
                 ),
+            )
+
+    async def _start_side_listeners(self, group: anyio.abc.TaskGroup) -> None:
+        """Metrics, console and bootstrap, where the config asks for them."""
+        live = self._live
+        if live.metrics.listen is not None:
+            self._addresses["metrics"] = await self._listen(
+                group,
+                "metrics.listen",
+                live.metrics.listen,
+                lambda host, port, task_status: serve_metrics(
+                    self._collectors, self._runtime.status, host=host, port=port, task_status=task_status
+                ),
+            )
+        if live.console.enabled:
+            sources = ConsoleSources(self._status, self._meter.recent, lambda: self._engine.recent)
+            self._addresses["console"] = await self._listen(
+                group,
+                "console.listen",
+                live.console.listen,
+                lambda host, port, task_status: serve_console(sources, host=host, port=port, task_status=task_status),
+            )
+        if live.bootstrap.listen is not None:
+            folder = self._path(live.bootstrap.artifact_dir)
+            facts = BootstrapFacts(
+                live.server.advertise or self._addresses["grpc"],
+                live.bootstrap.advertise_url,
+                Path(folder) if folder is not None else None,
+            )
+            self._addresses["bootstrap"] = await self._listen(
+                group,
+                "bootstrap.listen",
+                live.bootstrap.listen,
+                lambda host, port, task_status: serve_bootstrap(facts, host=host, port=port, task_status=task_status),
             )
 
     async def _serve_admin(self, *, task_status: anyio.abc.TaskStatus[str]) -> None:
@@ -213,6 +260,10 @@ class EdgeApp:
         order = ("openai", "grpc", "admin", "metrics", "console", "a2a", "bootstrap")
         shown = " ".join(f"{name}={self._addresses[name]}" for name in order if name in self._addresses)
         announce(f"iop-edge: ready {shown}")
+
+    def _status(self) -> dict[str, object]:
+        """What `GET /status` of the admin API answers."""
+        return status_body(self._engine, self._runtime, self._about)
 
     def _about(self) -> dict[str, object]:
         """The part `edge` of `GET /status`."""

@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from iop_edge.cli.files import EXIT_REJECTED, config_option, default_config, print_problems
+
+if TYPE_CHECKING:
+    from iop_config import Loaded
+    from iop_edge.state import StateFolder
+
+
+def _load(paths: Sequence[Path], last_good: bool) -> tuple[StateFolder, Loaded]:
+    """Load the config that is to serve, and name its state folder. Raises ConfigError, StateError."""
+    import attrs
+
+    import iop_config
+    from iop_edge.state import StateError, StateFolder
+
+    main, *overlays = paths
+    if last_good:
+        state = StateFolder.default()
+        kept = state.last_good()
+        if kept is None:
+            raise StateError(f"{state.path}: no config is kept there; one is after the first start with a good file")
+        texts = [iop_config.text_source(text, name=path, base_dir=Path(path).parent) for path, text in kept.documents]
+        return state, iop_config.load_sources(texts, digest_key=state.digest_key())
+    loaded = iop_config.load(main, overlays=overlays)
+    state = StateFolder.of(loaded.config, main.parent)
+    # The key lies in the folder that the config names; the texts are not read again for it.
+    version = iop_config.config_version(loaded.config, state.digest_key())
+    return state, attrs.evolve(loaded, version=version)
 
 
 @click.command()
