@@ -145,11 +145,12 @@ class Relied:
         """Whether its path, or one that it needs, is, holds, or lies in a broken one."""
         if not self._broken:
             return False
-        if self._touches(finding.path):
+        if self._touches(finding.path) or any(map(self._touches, finding.needs)):
             return True
-        known = self._known.get(id(finding.needs))  # findings share long lists of needs
+        shared = finding.needs_all
+        known = self._known.get(id(shared))
         if known is None:
-            known = self._known[id(finding.needs)] = finding.needs, any(map(self._touches, finding.needs))
+            known = self._known[id(shared)] = shared, any(map(self._touches, shared))
         return known[1]
 
     def _touches(self, path: ConfigPath) -> bool:

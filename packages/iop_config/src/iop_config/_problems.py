@@ -99,6 +99,7 @@ class Finding:
     message: str
     suggestion: str = ""
     needs: tuple[ConfigPath, ...] = ()  # what else the rule read: void where one of these was wrong already
+    needs_all: tuple[ConfigPath, ...] = ()  # more of the same: a long list that many findings share
 
 
 @attrs.frozen(kw_only=True)

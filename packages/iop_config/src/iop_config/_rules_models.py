@@ -145,7 +145,7 @@ def c16_routes(view: View) -> Iterator[Finding]:
                 path=(*path, "node"),
                 message=f"no node {named(route.node)}",
                 suggestion=choice(route.node, view.instances, "the nodes are", "the config has no node"),
-                needs=tuple(("nodes", node, "id") for node in view.instances),
+                needs_all=view.all_node_ids,
             )
             continue
         yield from _route_adapter(view, route.node, route.adapter, path)
@@ -172,7 +172,8 @@ def _route_adapter(view: View, node_id: str | None, name: str, path: ConfigPath)
         path=(*path, "adapter"),
         message=f"no adapter instance {named(name)} {on}",
         suggestion=choice(name, instances.enabled_names, "there are", "there is none"),
-        needs=((*path, "node"), *instances.switches),
+        needs=((*path, "node"),),
+        needs_all=instances.switches,
     )
 
 

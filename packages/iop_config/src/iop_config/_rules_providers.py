@@ -33,15 +33,16 @@ def c7_adapter(view: View) -> Iterator[Finding]:
 
 def _no_adapter(place: Place, name: str, instances: Instances) -> Finding:
     path = (*place.path, "adapter")
-    needs = ((*place.path, "enabled"), *instances.switches)
+    needs = ((*place.path, "enabled"),)
     several = instances.by_type.get(name, [])
     if len(several) > 1:
         return Finding(
             code="C7.ambiguous-adapter",
             path=path,
             message=f"the type name {named(name)} fits {len(several)} enabled adapter instances",
-            suggestion="name one of " + listed(adapter.name for adapter in several),
+            suggestion="name one of " + listed([adapter.name for adapter in several]),
             needs=needs,
+            needs_all=instances.switches,
         )
     return Finding(
         code="C7.unknown-adapter",
@@ -49,6 +50,7 @@ def _no_adapter(place: Place, name: str, instances: Instances) -> Finding:
         message=f"no enabled adapter instance {named(name)}",
         suggestion=choice(name, instances.enabled_names, "this node has", "this node has none"),
         needs=needs,
+        needs_all=instances.switches,
     )
 
 
@@ -113,7 +115,7 @@ def c4_providers(view: View) -> Iterator[Finding]:
                     path=path,
                     message=f"no provider {named(provider_id)} on any node",
                     suggestion=choice(provider_id, view.by_id, "the providers are", "the config has no provider"),
-                    needs=view.all_provider_ids,
+                    needs_all=view.all_provider_ids,
                 )
             elif served not in place.provider.models:
                 where = (*place.path, "models")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
 import attrs
@@ -101,6 +102,10 @@ class View:
         return found[0][1] if found else None
 
     @cached_property
+    def all_node_ids(self) -> tuple[ConfigPath, ...]:
+        return tuple(("nodes", node.id, "id") for node in self.config.nodes)
+
+    @cached_property
     def all_provider_ids(self) -> tuple[ConfigPath, ...]:
         return tuple((*place.path, "id") for place in self.places)
 
@@ -115,24 +120,22 @@ def named(name: str) -> str:
     return quoted([name])
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Collection[str]) -> str:
     """Return the first few names, and how many more there are."""
-    shown = list(names)
-    rest = len(shown) - _NAMES_SHOWN
-    return quoted(shown[:_NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(names) - _NAMES_SHOWN
+    return quoted(itertools.islice(names, _NAMES_SHOWN)) + (f" and {rest} more" if rest > 0 else "")
 
 
-def choice(wrong: str, names: Iterable[str], lead: str, none: str) -> str:
+def choice(wrong: str, names: Collection[str], lead: str, none: str) -> str:
     """Return which name was likely meant, and those that there are. Masked names are compared as masks: no oracle."""
-    known = list(names)
-    if not known:
+    if not names:
         return none
-    if len(known) <= _NAMES_COMPARED and not is_sensitive(wrong):
-        near = difflib.get_close_matches(str(wrong), [str(name) for name in known], 1, 0.6)
+    if len(names) <= _NAMES_COMPARED and not is_sensitive(wrong):
+        near = difflib.get_close_matches(str(wrong), [str(name) for name in names], 1, 0.6)
         if near:
             meant = f"did you mean {named(near[0])}?"
-            return f"{meant} {lead} {listed(known)}" if len(known) > 1 else meant
-    return f"{lead} {listed(known)}"
+            return f"{meant} {lead} {listed(names)}" if len(names) > 1 else meant
+    return f"{lead} {listed(names)}"
 
 
 def shown_count(value: int, *sources: int | None) -> str:
