@@ -63,7 +63,7 @@ class Options:
 
 
 class EdgeApp:
-    """One Edge from its start to its end; `run` is called once, on an asyncio loop."""
+    """One Edge from its start to its end; made on the asyncio loop where `run` is called, once."""
 
     def __init__(self, loaded: Loaded, state: StateFolder, options: Options) -> None:
         """Build all parts that need no I/O. `loaded` is what `options.paths` gave, or the last-good config (R15)."""
@@ -106,6 +106,7 @@ class EdgeApp:
         self._engine = RefreshEngine(self._runtime, state)
         self._started_at = time.time()
         self._http_shutdown = anyio.Event()
+        self._stopping = anyio.Event()
         self._grace = anyio.CancelScope()
         self._exit_code = 0
         self._addresses: dict[str, str] = {}
@@ -284,7 +285,6 @@ class EdgeApp:
     async def _signals(
         self, group: anyio.abc.TaskGroup, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        self._stopping = anyio.Event()
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
             task_status.started()
             async for number in received:
@@ -395,6 +395,8 @@ def main(
     loaded: Loaded, state: StateFolder, paths: Sequence[Path], *, watch: bool, announce: Callable[[str], None]
 ) -> int:
     """Run an Edge to its end on uvloop; the exit code. Raises StartError."""
-    app = EdgeApp(loaded, state, Options(paths=tuple(paths), watch=watch))
-    code: int = anyio.run(app.run, announce, backend_options={"use_uvloop": True})
-    return code
+
+    async def serve_until_told() -> int:
+        return await EdgeApp(loaded, state, Options(paths=tuple(paths), watch=watch)).run(announce)
+
+    return anyio.run(serve_until_told, backend_options={"use_uvloop": True})
