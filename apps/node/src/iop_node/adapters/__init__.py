@@ -22,6 +22,12 @@ def _echo(settings: AdapterSettings, context: AdapterContext) -> Adapter:
     return EchoAdapter(settings, context)
 
 
+def _cli(settings: AdapterSettings, context: AdapterContext) -> Adapter:
+    from iop_node.adapters.cli import CliAdapter
+
+    return CliAdapter(settings, context)
+
+
 ADAPTERS: Mapping[str, Callable[[AdapterSettings, AdapterContext], Adapter]] = {
     "openai_compat": _openai,
     "vllm": _openai,
@@ -29,6 +35,7 @@ ADAPTERS: Mapping[str, Callable[[AdapterSettings, AdapterContext], Adapter]] = {
     "sglang": _openai,
     "lmstudio": _openai,
     "echo": _echo,
+    "cli": _cli,
 }
 """Kind → what makes an instance from its settings, or raises BuildError. Loaded when first used: a Node with one echo
 needs no HTTP client."""

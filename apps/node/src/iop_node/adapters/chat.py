@@ -19,6 +19,10 @@ from iop_node.link import RunError, RunOrder, Usage
 
 __all__ = ["ChatMessage", "ChatRequest", "Renderer", "read_request", "renderer", "unsupported"]
 
+_ATTACHMENTS = frozenset(
+    {"image_url", "input_image", "image", "input_audio", "file", "input_file", "document"},
+)
+
 
 @frozen
 class ChatMessage:
@@ -35,6 +39,8 @@ class ChatRequest:
     messages: tuple[ChatMessage, ...]
     session_id: str | None = None
     """An earlier conversation to go on with: `previous_response_id`, or `metadata.session_id`."""
+    attachments: bool = False
+    """There are images, sounds or files in it, which no text stands for."""
 
     @property
     def last_text(self) -> str:
@@ -63,10 +69,10 @@ def read_request(order: RunOrder) -> ChatRequest:
     if not isinstance(body, dict):
         raise _bad("the body is not a JSON object")
     messages: list[ChatMessage] = []
+    given = body.get("input")
     if order.operation == "responses":
         if isinstance(body.get("instructions"), str):
             messages.append(ChatMessage("system", body["instructions"]))
-        given = body.get("input")
         messages += [ChatMessage("user", given)] if isinstance(given, str) else _messages(given)
     else:
         system = body.get("system")
@@ -79,7 +85,8 @@ def read_request(order: RunOrder) -> ChatRequest:
     session = metadata.get("session_id") if isinstance(metadata, dict) else None
     if session is None and order.operation == "responses":
         session = body.get("previous_response_id")
-    return ChatRequest(tuple(messages), session if isinstance(session, str) and session else None)
+    session = session if isinstance(session, str) and session else None
+    return ChatRequest(tuple(messages), session, _has_attachments(body.get("messages")) or _has_attachments(given))
 
 
 def _bad(message: str) -> RunFailedError:
@@ -96,6 +103,14 @@ def _messages(given: object) -> list[ChatMessage]:
         elif isinstance(entry, dict) and entry.get("type") == "function_call_output":
             found.append(ChatMessage("tool", _text(entry.get("output"))))
     return found
+
+
+def _has_attachments(turns: object) -> bool:
+    for turn in turns if isinstance(turns, list) else ():
+        parts = turn.get("content") if isinstance(turn, dict) else None
+        if isinstance(parts, list) and any(isinstance(p, dict) and p.get("type") in _ATTACHMENTS for p in parts):
+            return True
+    return False
 
 
 def _text(content: object) -> str:
@@ -125,10 +140,10 @@ class Renderer(Protocol):
     def reasoning(self, piece: str) -> bytes:
         """A piece of the thinking; empty where the surface has no place for it."""
 
-    def end(self, usage: Usage, *, include_usage: bool) -> bytes:
-        """The events that complete the stream."""
+    def end(self, usage: Usage, *, include_usage: bool, finish: str = "stop") -> bytes:
+        """The events that complete the stream. `finish`: `stop`, or `length` for an answer that was cut short."""
 
-    def whole(self, text: str, usage: Usage, reasoning: str = "") -> bytes:
+    def whole(self, text: str, usage: Usage, reasoning: str = "", *, finish: str = "stop") -> bytes:
         """The complete answer of a request that is not streamed."""
 
 
@@ -158,7 +173,10 @@ class _Chat:
 
     def _chunk(self, delta: dict[str, str], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return b"data: " + _dump({**self._base, "object": "chat.completion.chunk", "choices": [choice]}) + b"\n\n"
+        body: dict[str, object] = {**self._base, "object": "chat.completion.chunk", "choices": [choice]}
+        if finish is not None and self._session:
+            body["metadata"] = {"session_id": self._session[-1]}
+        return b"data: " + _dump(body) + b"\n\n"
 
     def begin(self) -> bytes:
         return self._chunk({"role": "assistant", "content": ""})
@@ -169,21 +187,21 @@ class _Chat:
     def reasoning(self, piece: str) -> bytes:
         return self._chunk({"content": "", "reasoning_content": piece, "reasoning": piece})
 
-    def end(self, usage: Usage, *, include_usage: bool) -> bytes:
-        events = self._chunk({}, "stop")
+    def end(self, usage: Usage, *, include_usage: bool, finish: str = "stop") -> bytes:
+        events = self._chunk({}, finish)
         if include_usage:
             tail = {**self._base, "object": "chat.completion.chunk", "choices": [], "usage": self._usage(usage)}
             events += b"data: " + _dump(tail) + b"\n\n"
         return events + b"data: [DONE]\n\n"
 
-    def whole(self, text: str, usage: Usage, reasoning: str = "") -> bytes:
+    def whole(self, text: str, usage: Usage, reasoning: str = "", *, finish: str = "stop") -> bytes:
         message = {"role": "assistant", "content": text}
         if reasoning:
             message |= {"reasoning_content": reasoning, "reasoning": reasoning}
         answer: dict[str, object] = {
             **self._base,
             "object": "chat.completion",
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "choices": [{"index": 0, "message": message, "finish_reason": finish}],
             "usage": self._usage(usage),
         }
         if self._session:
@@ -237,7 +255,7 @@ class _Responses:
             "created_at": self._created,
             "status": status,
             "error": None,
-            "incomplete_details": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": None,
             "metadata": {},
             "model": self._model,
@@ -267,19 +285,24 @@ class _Responses:
     def reasoning(self, piece: str) -> bytes:
         return b""
 
-    def end(self, usage: Usage, *, include_usage: bool) -> bytes:
+    def end(self, usage: Usage, *, include_usage: bool, finish: str = "stop") -> bytes:
         text = "".join(self._said)
+        status = _response_status(finish)
         at = {"item_id": f"msg_{self._run_id}", "output_index": 0, "content_index": 0}
         item = self._item(text, "completed")
         return (
             self._event("response.output_text.done", **at, text=text, logprobs=[])
             + self._event("response.content_part.done", **at, part=self._part(text))
             + self._event("response.output_item.done", output_index=0, item=item)
-            + self._event("response.completed", response=self._response("completed", [item], usage))
+            + self._event(f"response.{status}", response=self._response(status, [item], usage))
         )
 
-    def whole(self, text: str, usage: Usage, reasoning: str = "") -> bytes:
-        return _dump(self._response("completed", [self._item(text, "completed")], usage))
+    def whole(self, text: str, usage: Usage, reasoning: str = "", *, finish: str = "stop") -> bytes:
+        return _dump(self._response(_response_status(finish), [self._item(text, "completed")], usage))
+
+
+def _response_status(finish: str) -> str:
+    return "incomplete" if finish == "length" else "completed"
 
 
 class _Messages:
@@ -304,7 +327,8 @@ class _Messages:
 
     def _usage(self, usage: Usage) -> dict[str, int]:
         return {
-            "input_tokens": usage.input_tokens,
+            # On this surface what came from the cache is counted apart.
+            "input_tokens": usage.input_tokens - usage.cached_input_tokens,
             "cache_read_input_tokens": usage.cached_input_tokens,
             "output_tokens": usage.output_tokens,
         }
@@ -320,14 +344,17 @@ class _Messages:
     def reasoning(self, piece: str) -> bytes:
         return b""
 
-    def end(self, usage: Usage, *, include_usage: bool) -> bytes:
+    def end(self, usage: Usage, *, include_usage: bool, finish: str = "stop") -> bytes:
+        delta = {"stop_reason": _stop_reason(finish), "stop_sequence": None}
         return (
             self._event("content_block_stop", index=0)
-            + self._event(
-                "message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}, usage=self._usage(usage)
-            )
+            + self._event("message_delta", delta=delta, usage=self._usage(usage))
             + self._event("message_stop")
         )
 
-    def whole(self, text: str, usage: Usage, reasoning: str = "") -> bytes:
-        return _dump(self._message([{"type": "text", "text": text}], "end_turn", usage))
+    def whole(self, text: str, usage: Usage, reasoning: str = "", *, finish: str = "stop") -> bytes:
+        return _dump(self._message([{"type": "text", "text": text}], _stop_reason(finish), usage))
+
+
+def _stop_reason(finish: str) -> str:
+    return "max_tokens" if finish == "length" else "end_turn"

@@ -55,6 +55,8 @@ class Verdict:
     usage: Usage | None = None
     finish_reason: str = "stop"
     """`stop` or `length`."""
+    told: bool = False
+    """The command itself said why it failed; else its stderr may."""
 
 
 class OutputParser(Protocol):
@@ -63,6 +65,10 @@ class OutputParser(Protocol):
     @property
     def began(self) -> bool:
         """Whether any event of the format was read. False after a refused resume id: then nothing was executed."""
+
+    @property
+    def final(self) -> bool:
+        """Whether the final event was read: what is still missing is the exit code."""
 
     def feed(self, data: bytes) -> list[Event]:
         """Take the next bytes and return what they complete."""
@@ -129,6 +135,10 @@ class LineParser:
     def began(self) -> bool:
         return self._began
 
+    @property
+    def final(self) -> bool:
+        return self._final or bool(self._failure)
+
     def feed(self, data: bytes) -> list[Event]:
         events: list[Event] = []
         for line in self._lines.feed(data):
@@ -169,7 +179,7 @@ class LineParser:
 
     def _verdict(self, exit_code: int) -> Verdict:
         if self._failure:
-            return Verdict(False, self._failure, self._status, self._usage)
+            return Verdict(False, self._failure, self._status, self._usage, told=True)
         if not self._final:
             why = f"; its last complaint: {self._hint[:_MESSAGE_MAX]}" if self._hint else ""
             dropped = f"; {self._lines.dropped} lines were too long to read" if self._lines.dropped else ""

@@ -123,7 +123,9 @@ class ClaudeStreamParser(LineParser):
         if event.get("is_error") or (subtype and subtype != "success"):
             errors = event.get("errors")
             told = "; ".join(str(entry) for entry in errors) if isinstance(errors, list) else ""
-            self._fail(text or told or self._held or subtype, status_at(event, "api_error_status"))
+            # A limit on turns or money that the task went beyond is no fault of the command.
+            limit = 400 if subtype.startswith("error_max") else None
+            self._fail(text or told or self._held or subtype, status_at(event, "api_error_status") or limit)
         elif self._unpaid_error(text):
             self._fail(self._held.strip() or text.strip())
         else:

@@ -33,6 +33,10 @@ class TextParser:
     def began(self) -> bool:
         return self._began
 
+    @property
+    def final(self) -> bool:
+        return False  # only the exit tells
+
     def feed(self, data: bytes) -> list[Event]:
         return self._said(self._decoder.decode(data))
 
