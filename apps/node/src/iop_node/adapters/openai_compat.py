@@ -134,6 +134,9 @@ class OpenAICompatAdapter:
                 ) as response:
                     await self._answer(exchange, response)
                     return
+            except aiohttp.ConnectionTimeoutError:
+                text = f"the runtime did not accept a connection within {_CONNECT_S:.0f} s"
+                raise RunFailedError(RunError("upstream_error", text, retryable=True)) from None
             except aiohttp.ClientConnectorError as error:
                 text = f"the runtime cannot be reached: {_reason(error)}"
                 raise RunFailedError(RunError("upstream_error", text, retryable=True)) from None
@@ -143,9 +146,6 @@ class OpenAICompatAdapter:
                     continue
                 text = f"the runtime broke the connection: {type(error).__name__}"
                 raise RunFailedError(RunError("upstream_error", text, retryable=True, maybe_executed=True)) from None
-            except TimeoutError:
-                text = f"the runtime did not accept a connection within {_CONNECT_S:.0f} s"
-                raise RunFailedError(RunError("upstream_error", text, retryable=True)) from None
         raise AssertionError("the second try ends the run")
 
     def _client(self, fresh: bool) -> aiohttp.ClientSession:
