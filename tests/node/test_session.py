@@ -401,6 +401,21 @@ def test_a_draining_node_refuses_runs_that_cross_and_goes_after_its_last_event(l
     assert link.frames() == [], "nothing after the goodbye"
 
 
+@rule("N6")
+def test_a_run_whose_body_has_not_arrived_when_the_node_drains_is_refused_and_not_begun(link: Link) -> None:
+    link.request(payload_bytes=6)
+    link.send(run_payload=pb.RunPayload(run_id="r1", attempt=1, offset=0, data=b"abc"))
+    link.session.drain("SIGTERM", 30.0)
+    (event,) = link.events()
+    assert event.terminal.error.code == "node_draining"
+    assert event.terminal.error.retryable
+    assert not event.terminal.error.maybe_executed
+    assert link.session.active_runs == 0
+    effects = link.send(run_payload=pb.RunPayload(run_id="r1", attempt=1, offset=3, data=b"def", last=True))
+    assert effects == []
+    assert link.events() == []
+
+
 def test_heartbeats_go_on_while_draining(link: Link) -> None:
     link.session.drain("SIGTERM", 30)
     link.frames()

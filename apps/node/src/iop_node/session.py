@@ -333,6 +333,10 @@ class NodeSession:
         if self.over is None and not self._draining:
             self._draining = True
             self.state = SessionState.DRAINING
+            # A run whose body still arrives has not begun: it is of more use elsewhere.
+            for incoming in self._incoming.values():
+                self._refuse(incoming.run, "node_draining", "the Node is shutting down")
+            self._incoming.clear()
             message = pb.Draining(reason=reason, grace_ms=round(grace * 1000))
             self._out.put(Lane.CONTROL, pb.NodeFrame(draining=message))
 
