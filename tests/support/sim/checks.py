@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from iop_edge.nodes.effects import OverReason
 from iop_edge.nodes.live import LiveSession
 from iop_pool import CoreLease, Waiter
 from iop_wire.limits import INITIAL_CREDIT
@@ -12,6 +13,7 @@ from support.sim.world import Violation
 
 if TYPE_CHECKING:
     from support.sim.gateway import SimPool
+    from support.sim.stream import Stream
     from support.sim.universe import Universe
 
 
@@ -34,6 +36,7 @@ class Checks:
         long = provider.spec.long_context_capacity
         if lease.long and long is not None and len(provider.long_leases) > long:
             raise Violation("I1", f"{provider.id} has {len(provider.long_leases)} long runs of {long}")
+        self._usable(pool, provider.spec.node or "")
         groups = {group.id: group.providers for group in pool.core.spec.groups}
         order = waiter.order if waiter is not None else (lease.arrival, lease.id)
         for other in pool.waiting:
@@ -45,6 +48,28 @@ class Checks:
             if not other.long or room:
                 who = "a newcomer" if waiter is None else f"waiter {order}"
                 raise Violation("I4", f"{who} got {lease.provider_id}, which waiter {other.order} waits for")
+
+    def _usable(self, pool: SimPool, node_id: str) -> None:
+        """A run is only ever given to a Node that is there, speaks, and is not leaving (P1, N6)."""
+        live = pool.edge.registry.session(node_id)
+        if not isinstance(live, LiveSession) or live.machine.over is not None:
+            raise Violation("I1", f"a slot of {node_id} is given away, which is not connected")
+        if live.machine.suspect or live.machine.draining:
+            raise Violation("I1", f"a slot of {node_id} is given away, which is {live.machine.state.value}")
+
+    def session_over(self, live: LiveSession, stream: Stream) -> None:
+        """A session ended; was it for a reason?"""
+        over = live.machine.over
+        assert over is not None
+        world, faults = self.universe.world, self.universe.first_faults
+        world.note("session-over", live.node_id, live.epoch, over.reason.value)
+        if over.reason is OverReason.SILENT and stream.up.unread:
+            raise Violation("I13", f"{live.node_id} is called silent, and its frames wait to be read")
+        excuses = {"slow_stop", "freeze_node", "freeze_edge", "stall", "vanish", "lossy", "reset"}
+        if over.reason is OverReason.UNRESPONSIVE and not faults.on & excuses:
+            raise Violation("I13", f"{live.node_id} is called unresponsive, and nothing is wrong with it")
+        if over.reason is OverReason.PROTOCOL and not faults.has("lossy"):
+            raise Violation("I9", f"{live.node_id} broke the protocol: {over.message}")
 
     # ------------------------------------------------------------ after each step
 

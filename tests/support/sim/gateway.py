@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from iop_edge.failures import failure_of, outcome_of
@@ -10,10 +11,11 @@ from iop_edge.fleet import Fleet
 from iop_edge.nodes.admission import Refusal
 from iop_edge.nodes.effects import OverReason
 from iop_edge.nodes.live import LiveSession
+from iop_edge.nodes.payload import NodePayload
 from iop_edge.nodes.registry import NodeRegistry
 from iop_edge.nodes.run import Chunk, EndKind, Head, Operation, RunHandle, RunSpec
 from iop_edge.nodes.run import End as RunEnd
-from iop_edge.nodes.values import PushOutcome
+from iop_edge.nodes.values import PushOutcome, StoppingAttempt
 from iop_pool import (
     CoreLease,
     Decision,
@@ -105,6 +107,34 @@ class SimPool(Pool):
         super()._release(core_lease, outcome)
 
 
+class NotingFleet(Fleet):
+    """The production fleet; what it is told goes into the history."""
+
+    def __init__(self, edge: EdgeProcess, spec: PoolSpec, payloads: Mapping[str, NodePayload]) -> None:
+        self._note = edge.world.note
+        super().__init__(edge.pool, spec, payloads)
+
+    def suspect(self, node_id: str) -> None:
+        self._note("suspect", node_id)
+        super().suspect(node_id)
+
+    def recovered(self, node_id: str) -> None:
+        self._note("recovered", node_id)
+        super().recovered(node_id)
+
+    def draining(self, node_id: str) -> None:
+        self._note("draining", node_id)
+        super().draining(node_id)
+
+    def config_result(self, node_id: str, outcome: PushOutcome) -> None:
+        self._note("config", node_id, outcome.state.value, outcome.generation)
+        super().config_result(node_id, outcome)
+
+    def stopping_ended(self, node_id: str, attempt: StoppingAttempt) -> None:
+        self._note("stopping-ended", node_id, attempt.run_id)
+        super().stopping_ended(node_id, attempt)
+
+
 class EdgeProcess(Process):
     """One process of the Edge, from its start to its death."""
 
@@ -113,7 +143,7 @@ class EdgeProcess(Process):
         self.universe = universe
         plan = universe.plan
         self.pool = SimPool(plan.spec, self)
-        self.fleet = Fleet(self.pool, plan.spec, plan.payloads)
+        self.fleet = NotingFleet(self, plan.spec, plan.payloads)
         self._ids = 0
         self.registry = NodeRegistry(
             self.fleet,
@@ -223,6 +253,7 @@ class _Door:
         if live.machine.over is not None and not self._ending:
             # The last frame has a moment to leave; then the handler returns and the call is over.
             self._ending = True
+            self.edge.universe.checks.session_over(live, self.stream)
             self.edge.later(self.edge.registry.timing.end_flush, self._end)
 
     def _end(self) -> None:
@@ -395,6 +426,8 @@ class Client:
             self.finish("ok")
             return
         code = end.error.code if end.error is not None else end.kind.value
+        if code == "node_protocol" and not end.session_lost:
+            raise Violation("I9", f"{self.id}: {end.error.message if end.error is not None else ''}")
         if code in ("config_behind", "no_capacity", "adapter_not_found", "duplicate_attempt", "bad_payload"):
             raise Violation("I7", f"{self.id} failed with {code}: Edge and Node did not agree")
         target = edge.universe.plan.targets[lease.provider]

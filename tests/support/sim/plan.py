@@ -16,6 +16,7 @@ FAULTS = (
     "reset",  # the connection breaks; each side notices for itself
     "vanish",  # packets disappear; only silence tells
     "stall",  # packets come late, in order
+    "lossy",  # a frame is lost or comes twice: not TCP's doing, but programs can (G11)
     "kill",  # kill -9 of a Node; another process comes back
     "drain",  # SIGTERM of a Node
     "freeze_node",  # SIGSTOP for 3, 10 or 20 s

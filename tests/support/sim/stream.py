@@ -39,6 +39,8 @@ class Direction:
         self.stalled_until = 0.0
         self.cut = False
         self.closed = False
+        self.lose_next = False
+        self.repeat_next = False
         self._clear_at = 0.0
 
     @property
@@ -71,9 +73,20 @@ class Direction:
         if data is None:
             to.process.enter(to.closed)
             return
+        if self.lose_next:
+            self.lose_next = False
+            return
         to.process.enter(to.received, data)
+        if self.repeat_next:
+            self.repeat_next = False
+            to.process.enter(to.received, data)
         if self.sender is not None:
             self.world.soon(self.sender.process.enter, self.sender.writable)
+
+    @property
+    def unread(self) -> bool:
+        """Whether frames have arrived that nobody has read yet."""
+        return bool(self.queue) and not self.cut and self.world.now >= max(self.stalled_until, self._clear_at)
 
     def lose(self) -> None:
         """Whatever is under way is gone, and nothing comes through any more."""
@@ -99,6 +112,14 @@ class Stream:
         """Packets come late, in one direction or in both."""
         for direction in self.world.rng.choice(((self.up,), (self.down,), (self.up, self.down))):
             direction.stalled_until = max(direction.stalled_until, self.world.now + seconds)
+
+    def lose_or_repeat(self) -> None:
+        """One frame of one direction."""
+        direction = self.world.rng.choice((self.up, self.down))
+        if self.world.chance(0.5):
+            direction.lose_next = True
+        else:
+            direction.repeat_next = True
 
     def reset(self) -> None:
         """The connection breaks; each end notices in its own time."""
@@ -146,6 +167,9 @@ class Stream:
         """The network works again: what hangs is reset."""
         for direction in (self.up, self.down):
             direction.stalled_until = self.world.now
+            direction.lose_next = direction.repeat_next = False
+            for _ in range(len(direction.queue)):
+                self.world.soon(direction._arrive)
         if self.up.cut or self.down.cut:
             self.over = False
             self.reset()

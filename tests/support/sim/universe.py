@@ -43,7 +43,7 @@ class Universe:
     def __init__(self, seed: int, faults: Faults | None = None) -> None:
         self.world = World(seed)
         rng = self.world.rng
-        self.faults = faults or draw_faults(rng)
+        self.faults = self.first_faults = faults or draw_faults(rng)
         self.plan = Plan(rng, self.faults)
         self.checks = Checks(self)
         self.world.after_step = self.checks.after_step
@@ -78,6 +78,8 @@ class Universe:
 
     def executing(self, node: NodeProcess, order: RunOrder) -> None:
         """A runtime was given work."""
+        if node.draining:
+            raise Violation("N6", f"{node.name} shuts down and was made to start {order.run_id}")
         self.world.note("exec", node.name, (order.run_id, order.attempt), order.provider_id)
         if set(order.body) - {ord("?")}:
             raise Violation("I9", f"{order.run_id} arrived with another body than it left with")
@@ -185,6 +187,11 @@ class Universe:
         if (stream := self._some_stream()) is not None:
             self.world.note("stall")
             stream.stall(self.world.rng.choice((1.0, 6.0, 12.0, 20.0)))
+
+    def _do_lossy(self) -> None:
+        if (stream := self._some_stream()) is not None:
+            self.world.note("lossy")
+            stream.lose_or_repeat()
 
     def _do_kill(self) -> None:
         if (node := self._some_node()) is not None:
