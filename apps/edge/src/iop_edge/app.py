@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from iop_config import EdgeConfig, Loaded
 from iop_edge.admin.refresh import RefreshEngine, RefreshRequest
 from iop_edge.admin.server import serve_admin
+from iop_edge.admin.status import status_body
 from iop_edge.bootstrap import BootstrapFacts, serve_bootstrap
 from iop_edge.console import ConsoleSources, serve_console
 from iop_edge.fleet import Fleet
