@@ -208,7 +208,9 @@ class EdgeApp:
                 ),
             )
         if live.console.enabled:
-            sources = ConsoleSources(self._status, self._meter.recent, lambda: self._engine.recent)
+            sources = ConsoleSources(
+                self._status, lambda: tuple(self._meter.recent), lambda: tuple(self._engine.recent)
+            )
             self._addresses["console"] = await self._listen(
                 group,
                 "console.listen",
