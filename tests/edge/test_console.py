@@ -70,7 +70,7 @@ async def test_the_document_has_the_status_and_the_newest_first() -> None:
     for number in range(150):
         meter.record(record(request_id=str(number)))
     refreshes = [{"status": "applied", "at": "1"}, {"status": "rejected", "at": "2"}]
-    sources = ConsoleSources(rig.runtime.status, lambda: tuple(meter.recent), lambda: refreshes)
+    sources = ConsoleSources(rig.runtime.status, meter.recent, lambda: refreshes)
     async with client(sources) as http:
         answer = await http.get("/console.json")
     assert answer.headers["cache-control"] == "no-store"
@@ -132,7 +132,7 @@ async def test_in_a_real_browser_it_is_live_fits_a_phone_and_shows_text_as_text(
     rig, meter = rig_of(alias=HOSTILE), Meter()
     meter.record(record(provider="a", principal_alias=HOSTILE, outcome="ok"))
     refreshes = [{"status": "rejected", "changed": False, "problems": [{"path": "models", "message": HOSTILE}]}]
-    sources = ConsoleSources(rig.runtime.status, lambda: tuple(meter.recent), lambda: refreshes)
+    sources = ConsoleSources(rig.runtime.status, meter.recent, lambda: refreshes)
     async with listening(sources) as url, browser(tmp_path) as page:
         for width, dark in ((1280, False), (390, True)):
             await page.open(url, width=width, height=1000, dark=dark)

@@ -337,7 +337,8 @@ async def test_a_fault_of_the_edge_is_a_plain_500(caplog: pytest.LogCaptureFixtu
     assert (answer.status_code, error["code"]) == (500, "internal_error")
     assert answer.headers["x-request-id"] in error["message"]
     assert "canary" not in answer.text
-    assert answer.headers["x-request-id"] in caplog.text
+    (logged,) = [entry for entry in caplog.records if entry.name == "iop.edge.http"]
+    assert vars(logged)["facts"] == {"request_id": answer.headers["x-request-id"]}
 
 
 @rule("E3")

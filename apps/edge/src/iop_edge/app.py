@@ -204,12 +204,12 @@ class EdgeApp:
                 "metrics.listen",
                 live.metrics.listen,
                 lambda host, port, task_status: serve_metrics(
-                    self._collectors, self._runtime.status, host=host, port=port, task_status=task_status
+                    self._collectors, self._status, host=host, port=port, task_status=task_status
                 ),
             )
         if live.console.enabled:
             sources = ConsoleSources(
-                self._status, lambda: tuple(self._meter.recent), lambda: tuple(self._engine.recent)
+                self._status, self._meter.recent, lambda: tuple(self._engine.recent)
             )
             self._addresses["console"] = await self._listen(
                 group,

@@ -22,9 +22,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from iop_edge.errors import TABLE
+
 __all__ = ["Meter", "RunRecord"]
 
 log = logging.getLogger("iop.edge.usage")
+request_log = logging.getLogger("iop.edge.requests")
 
 _RECENT = 100  # requests that the console can show
 _BACKLOG = 100_000  # records that wait for a disk which has stopped: some tens of MB
@@ -112,8 +115,7 @@ class Meter(Collector):
         self._queue: dict[_Key, _Histogram] = {}
         self.records_lost = 0
         """Records that could not be written."""
-        self.recent: deque[RunRecord] = deque(maxlen=_RECENT)
-        """The requests that ended last, the newest last."""
+        self._recent: deque[RunRecord] = deque(maxlen=_RECENT)
         if registry is not None:
             registry.register(self)
 
@@ -121,7 +123,8 @@ class Meter(Collector):
 
     def record(self, record: RunRecord) -> None:
         """Count a request that is over, and queue its line for the usage log."""
-        self.recent.append(record)
+        self._recent.append(record)
+        _log(record)
         principal, token = record.principal_ref or "", record.token_ref or ""
         provider = record.provider or ""
         _add(self._runs, (record.model, provider, principal, token, record.surface, record.outcome), 1)
@@ -143,6 +146,10 @@ class Meter(Collector):
         self._pending.append(record)
         if self._wake is not None:
             self._wake.set()
+
+    def recent(self) -> tuple[RunRecord, ...]:
+        """The admitted requests that ended last, the newest last; for the console."""
+        return tuple(self._recent)
 
     def attempt(self, provider: str, outcome: str) -> None:
         """Count the end of one attempt on a provider; `outcome` is a value of P14."""
@@ -213,6 +220,20 @@ class Meter(Collector):
             leaked = GaugeMetricFamily("iop_leaked_slots", "Slots that are held without a live run; must stay 0 (P8).")
             leaked.add_metric((), self._leaked_slots())
             yield leaked
+
+
+def _log(record: RunRecord) -> None:
+    """One line per admitted request: our failures at `warning`, the client's own at `info`, the rest at `debug`."""
+    if record.outcome == "ok":
+        level = logging.DEBUG
+    else:
+        kind = TABLE.get(record.outcome)
+        # A stream that failed after its first byte left with 200: what counts is how it ended.
+        level = logging.INFO if kind is not None and kind.status < 500 else logging.WARNING
+    if request_log.isEnabledFor(level):
+        facts = msgspec.structs.asdict(record)
+        del facts["time"]
+        request_log.log(level, "request ended: %s", facts.pop("outcome"), extra={"facts": facts})
 
 
 def _append(path: str, lines: bytes) -> None:

@@ -38,9 +38,9 @@ async def serve_metrics(
 ) -> None:
     """Serve `GET /metrics` until `shutdown` is set or this is cancelled; `task_status` gets the real host and port.
 
-    `registry` holds the Meter already; pool, Nodes and the process are added to it here. `status` is
-    `EdgeRuntime.status`, asked once per scrape: nothing is measured between scrapes. Raises OSError where the address
-    cannot be bound.
+    `registry` holds the Meter already; pool, Nodes and the process are added to it here. `status` gives the body of
+    `GET /status` and is asked once per scrape: nothing is measured in between. Raises OSError where the address cannot
+    be bound.
     """
     app = metrics_app(registry, status)
     await serve(app, host=host, port=port, limits=_LIMITS, shutdown=shutdown, grace=1.0, task_status=task_status)
@@ -193,6 +193,28 @@ class StatusCollector(Collector):
             gauge = GaugeMetricFamily(name, text)
             gauge.add_metric((), _number(status, key) or 0.0)
             yield gauge
+        yield from _config(status)
+
+
+def _config(status: Status) -> Iterator[Metric]:
+    """What became of refreshes, and what still waits for a restart (R5, R9)."""
+    refresh = status.get("refresh")
+    refresh = refresh if isinstance(refresh, Mapping) else {}
+    totals = CounterMetricFamily(
+        "iop_refreshes", "Refreshes that were no dry runs, by what became of them (R4).", labels=("status", "trigger")
+    )
+    for row in _rows(refresh, "totals"):
+        totals.add_metric((_word(row, "status"), _word(row, "trigger")), _number(row, "count") or 0.0)
+    yield totals
+    success = GaugeMetricFamily("iop_refresh_last_success_seconds", "When one was applied last, Unix time.")
+    at = _number(refresh, "last_success_at")
+    if at is not None:
+        success.add_metric((), at)
+    yield success
+    pending = GaugeMetricFamily("iop_config_pending_restart_paths", "Config paths that wait for a restart (R5).")
+    paths = status.get("pending_restart_paths")
+    pending.add_metric((), len(paths) if isinstance(paths, Sequence) else 0)
+    yield pending
 
 
 def _families(

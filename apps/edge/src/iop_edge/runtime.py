@@ -159,7 +159,8 @@ class EdgeRuntime:
         config = configs.get(row.node_id)
         plain["id"] = plain.pop("node_id")
         plain["session"] = plain.pop("session_id")
-        plain["alias"] = config.alias if config is not None else None
+        # As its mask where it was injected (C2): a JSON encoder takes exact texts only.
+        plain["alias"] = str(config.alias) if config is not None and config.alias is not None else None
         plain["desired_config_version"] = desired.version if desired is not None else ""
         plain["desired_generation"] = desired.generation if desired is not None else 0
         plain["acknowledged"] = desired is not None and self._fleet.acked_generation(row.node_id) == desired.generation

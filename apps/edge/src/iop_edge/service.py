@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ from iop_edge.routing import Catalog, ModelEntry, Target
 from iop_pool import Availability, Lease, Outcome, Pool, PoolError, Unavailable
 
 __all__ = ["RunService"]
+
+log = logging.getLogger("iop.edge.requests")
 
 # The Node ends a run at its deadline and says why; only when it does not, the Edge does.
 _DEADLINE_SLACK = 1.0
@@ -271,6 +274,9 @@ class _Run:
                 return
             if not failure.retry or self._relay.forwarded:
                 raise failure.error
+            # The code alone: a runtime's own words may quote what it was sent.
+            facts = {"request_id": self._order.request_id, "provider": lease.provider, "code": failure.error.code}
+            log.info("attempt %d failed, another provider may try", self._trace.attempts, extra={"facts": facts})
 
     async def _acquire(
         self,

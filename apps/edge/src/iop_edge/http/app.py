@@ -177,7 +177,7 @@ class _App:
         except ApiError as error:
             await reply.fail(error)
         except Exception:
-            log.exception("request %s: a fault of this edge", request_id)
+            log.exception("a fault of this edge", extra={"facts": {"request_id": request_id}})
             await reply.fail(ApiError("internal_error", f"a fault of this edge; its log names request {request_id}"))
         finally:
             reply.close()
