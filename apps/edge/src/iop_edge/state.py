@@ -14,7 +14,8 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from iop_config import EdgeConfig, Source, reveal
+import iop_config
+from iop_config import ConfigError, EdgeConfig, Source, reveal
 
 __all__ = ["Kept", "RuntimeInfo", "StagedConfig", "StateError", "StateFolder"]
 
@@ -97,6 +98,19 @@ class StateFolder:
         """`edge.state_dir`, a relative one from `base_dir` (the main file's folder); else the default (C25)."""
         named = reveal(config.edge.state_dir)
         return cls(Path(os.path.abspath(base_dir / named))) if named else cls.default()
+
+    @classmethod
+    def beside(cls, main: Path) -> StateFolder:
+        """The folder of the Edge that serves this file, also where the file does not load at the moment.
+
+        A broken file, or one whose secrets are in the Edge's environment only, still says in a line where its state
+        lies: a command must find the Edge all the same.
+        """
+        try:
+            return cls.of(iop_config.load(main).config, main.absolute().parent)
+        except ConfigError:
+            named = _scan_state_dir(main)
+            return cls(Path(os.path.abspath(main.absolute().parent / named))) if named else cls.default()
 
     # -- digest key -----------------------------------------------------------------------------------------------
 
@@ -283,3 +297,15 @@ class StateFolder:
 def _plain_name(path: str) -> str:
     """A file's own name without what a shell or a file system would stumble over (`<inline>`)."""
     return re.sub(r"[^A-Za-z0-9._-]", "", os.path.basename(path))[-100:] or "config.yaml"
+
+
+_STATE_DIR = re.compile(rb"""^[^#\n]*\bstate_dir:[ \t]*(?:"([^"$\n]+)"|'([^'$\n]+)'|([^\s"'#,}$]+))""", re.MULTILINE)
+
+
+def _scan_state_dir(main: Path) -> str:
+    """The value of the one key `state_dir` in a text that is no config at the moment; empty where it is not plain."""
+    try:
+        found = _STATE_DIR.search(main.read_bytes())
+    except OSError:
+        return ""
+    return os.fsdecode(next(filter(None, found.groups()))) if found is not None else ""
