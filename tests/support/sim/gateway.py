@@ -22,6 +22,7 @@ from iop_pool import (
     Decisions,
     Granted,
     Lease,
+    LeaseState,
     Outcome,
     Pool,
     PoolSpec,
@@ -195,9 +196,10 @@ class EdgeProcess(Process):
         self.alive = False
         for client in self.clients:
             client.lost_edge()
-        for lease in self.leases:
-            # Memory of a dead process: not a leak, so no warning for it.
-            lease.core_lease.state = type(lease.core_lease.state).FREE
+        for provider in self.pool.core._all_providers():
+            for lease in provider.leases:
+                # Memory of a dead process: not a leak, so no warning for it.
+                lease.state = LeaseState.FREE
 
 
 class _Door:
@@ -263,6 +265,9 @@ class _Door:
     def closed(self) -> None:
         if self.live is not None:
             self.live.close(OverReason.LOST, "the connection broke")
+            if not self._ending:
+                self._ending = True
+                self.edge.universe.checks.session_over(self.live, self.stream)
         self.done = True
 
 
@@ -371,7 +376,7 @@ class Client:
             if ends > 1:
                 raise Violation("I2", f"attempt {number} of {self.id} ended {ends} times")
             code = end.error.code if end.error is not None else ""
-            self.world.note("end", self.id, number, end.kind.value, code)
+            self.world.note("end", self.id, number, code or end.kind.value)
             edge.leases.discard(lease)
             lease.release(outcome_of(end))
 

@@ -6,8 +6,10 @@ import asyncio
 import gc
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from attrs import frozen
 
@@ -32,9 +34,15 @@ class Report:
 
     seed: int
     steps: int
-    clients: dict[str, int]
+    events: Counter[str]
+    """What happened how often: `session-over lost`, `terminal ok`, …"""
     digest: str
-    faults: frozenset[str]
+    """Of the whole history: the same seed has the same."""
+
+    @property
+    def clients(self) -> dict[str, int]:
+        """How the requests ended."""
+        return {name.partition(" ")[2]: number for name, number in self.events.items() if name.startswith("terminal ")}
 
 
 class Universe:
@@ -57,7 +65,6 @@ class Universe:
         self._numbers = 0
         self._clients = 0
         self.nodes: dict[str, list[NodeProcess]] = {}
-        self.outcomes: dict[str, int] = {}
         self._start_edge()
         for node_id in self.plan.nodes:
             self.nodes[node_id] = []
@@ -108,10 +115,9 @@ class Universe:
         if wrong:
             raise Violation(wrong[0].partition(":")[0], wrong[0])
         digest = hashlib.sha256(repr(world.history).encode()).hexdigest()[:16]
-        for entry in world.history:
-            if entry[1] == "terminal":
-                self.outcomes[entry[3]] = self.outcomes.get(entry[3], 0) + 1
-        return Report(world.seed, world.steps, self.outcomes, digest, self.faults.on)
+        events = Counter(_kind(entry) for entry in world.history)
+        events.update(f"fault {name}" for name in self.first_faults.on)
+        return Report(world.seed, world.steps, events, digest)
 
     def bury(self) -> None:
         """Forget the slots of a universe that ended badly, so that no lease complains that it was not given back."""
@@ -282,6 +288,15 @@ class Universe:
         for stream in self.streams:
             stream.heal()
         self.edge.enter(self._refresh_now, self.edge, True)
+
+
+_DETAIL = {"session-over": 4, "node-over": 3, "config": 3, "terminal": 3, "end": 4, "built": 3, "exec-end": 4}
+"""Which field of an entry tells two of its kind apart."""
+
+
+def _kind(entry: tuple[Any, ...]) -> str:
+    detail = _DETAIL.get(entry[1])
+    return f"{entry[1]} {entry[detail]}".rstrip() if detail is not None else str(entry[1])
 
 
 @contextmanager
