@@ -449,6 +449,8 @@ class PoolCore:
 
     def _health_changed(self, provider: Provider) -> None:
         health = provider.health
+        if not health.ejected:
+            provider.trial = None  # decided already, e.g. by its first token: it must not stand in a later one's way
         if health.ejected and not health.half_open and not provider.retired:
             self._timers.set(provider, health.reopens_at)
         else:

@@ -70,12 +70,13 @@ class HealthState:
 
     def ended(self, outcome: Outcome, now: float, *, trial: bool) -> None:
         """A run ended with `outcome`; `trial` if it was the one that a half-open provider may have."""
+        trial = trial and self.half_open  # a probe may have decided meanwhile
         if outcome is Outcome.BROKEN:
             if not self.ejected:
                 self.failures += 1
                 if self.failures >= self._policy.eject_after:
                     self._eject(now)
-            elif trial and self.half_open:
+            elif trial:
                 self._eject(now)
             # else: it began before the ejection and tells nothing new; the backoff must not grow with the load
             return
