@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 
 from iop_node.adapters.base import ProbeResult, ProbeTarget
+from iop_node.adapters.http import reason_of
 from iop_node.link import Health
 
 __all__ = ["fetch", "probe_openai", "unreachable"]
@@ -77,7 +78,7 @@ async def _with_slots(
 async def fetch(session: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> tuple[int, bytes]:
     """GET a small answer: status and body."""
     given = {**headers, "Accept-Encoding": "identity"}
-    async with session.get(url, headers=given, timeout=_TIMEOUT, allow_redirects=False, trace_request_ctx={}) as answer:
+    async with session.get(url, headers=given, timeout=_TIMEOUT, allow_redirects=False) as answer:
         return answer.status, await answer.content.read(_ANSWER_MAX)
 
 
@@ -86,8 +87,7 @@ def unreachable(error: Exception) -> ProbeResult:
     if isinstance(error, TimeoutError):
         return ProbeResult(Health.UNHEALTHY, f"no answer within {_TIMEOUT.total:.0f} s", silent=True)
     if isinstance(error, aiohttp.ClientConnectorError):
-        reason = error.os_error.strerror or type(error.os_error).__name__
-        return ProbeResult(Health.UNHEALTHY, f"cannot be reached: {reason}")
+        return ProbeResult(Health.UNHEALTHY, f"cannot be reached: {reason_of(error)}")
     return ProbeResult(Health.UNHEALTHY, f"cannot be asked: {type(error).__name__}")
 
 
