@@ -152,7 +152,7 @@ class _Composer:
         self._masks = str.maketrans(masks) if masks else None
         self._found: list[tuple[ConfigPath, str, str, str, Node, bool]] = []
         self._anchors: dict[str, Node] = {}
-        self._tagged: list[Node] = []
+        self._tagged: dict[int, Node] = {}
         self._texts: list[tuple[int, int, int, int]] | None = [] if "\t" in text else None
         self._expanded = 0
         self._open: list[Node] = []
@@ -169,7 +169,7 @@ class _Composer:
             stopped = False
         except _StopError:
             root, stopped = None, True
-        for node in self._tagged:
+        for node in self._tagged.values():
             node.kind = BROKEN
         for path, code, message, suggestion, node, key in self._found:
             self._report.add(
@@ -212,7 +212,7 @@ class _Composer:
                 node = Node(LIST, [], file, mark.line, mark.column)
             elif kind is AliasEvent:
                 mark = event.start_mark
-                node = self._alias(event.anchor, mark.line, mark.column)
+                node = self._alias(event.anchor, mark.line, mark.column, _step(container, key))
                 count += node.size
             elif kind is MappingEndEvent or kind is SequenceEndEvent:
                 assert container is not None
@@ -237,10 +237,12 @@ class _Composer:
 
             if kind is not AliasEvent:
                 if event.anchor is not None:
-                    self._anchor(event.anchor, node)
+                    self._anchor(event.anchor, node, _step(container, key))
                 if event.ctag is not None:
-                    self._say("C18.tag", node, "a tag (!…) is not accepted", "write the value alone")
-                    self._tagged.append(node)
+                    self._say(
+                        "C18.tag", node, "a tag (!…) is not accepted", "write the value alone", _step(container, key)
+                    )
+                    self._tagged[id(node)] = node
             if container is None:
                 root = node
             elif container.kind == LIST:
@@ -272,19 +274,12 @@ class _Composer:
         return root
 
     def _say(
-        self,
-        code: str,
-        node: Node,
-        message: str,
-        suggestion: str,
-        *,
-        below: tuple[str | int, ...] = (),
-        key: bool = False,
+        self, code: str, node: Node, message: str, suggestion: str, below: ConfigPath = (), *, key: bool = False
     ) -> None:
         self._found.append(((*self._steps, *below), code, message, suggestion, node, key))
 
-    def _stop(self, code: str, node: Node, message: str, suggestion: str) -> NoReturn:
-        self._say(code, node, message, suggestion)
+    def _stop(self, code: str, node: Node, message: str, suggestion: str, below: ConfigPath = ()) -> NoReturn:
+        self._say(code, node, message, suggestion, below)
         raise _StopError
 
     def _check_key(self, node: Node) -> None:
@@ -299,38 +294,50 @@ class _Composer:
             node,
             f"this key stands here twice; it was first given at {first.key_place}",
             "remove one of them",
-            below=(name,),
+            (name,),
             key=True,
         )
 
-    def _anchor(self, name: str, node: Node) -> None:
+    def _anchor(self, name: str, node: Node, below: ConfigPath) -> None:
         first = self._anchors.get(name)
         if first is None:
             self._anchors[name] = node
         else:
             self._say(
-                "C18.anchor", node, f"this anchor's name was given before, at {first.place}", "give it another name"
+                "C18.anchor",
+                node,
+                f"this anchor's name was given before, at {first.place}",
+                "give it another name",
+                below,
             )
 
-    def _alias(self, name: str, line: int, column: int) -> Node:
+    def _alias(self, name: str, line: int, column: int, below: ConfigPath) -> Node:
         """Return what an alias stands for, as a node at the alias's place."""
         target = self._anchors.get(name)
         place = Node(BROKEN, "", self._file, line, column)
         if target is None:
-            self._say("C18.alias", place, "no anchor of this name stands before this alias", "define it before its use")
+            self._say(
+                "C18.alias", place, "no anchor of this name stands before this alias", "define it before its use", below
+            )
             return place
         if any(target is container for container in self._open):
-            self._say("C18.alias", place, "this alias stands inside of what it stands for", "write the value out")
+            self._say(
+                "C18.alias", place, "this alias stands inside of what it stands for", "write the value out", below
+            )
             return place
         self._expanded += target.size
         if self._expanded > EXPANDED_MAX:
             self._stop(
-                "C18.too-many-nodes", place, f"aliases add more than {EXPANDED_MAX} values", "write fewer aliases"
+                "C18.too-many-nodes",
+                place,
+                f"aliases add more than {EXPANDED_MAX} values",
+                "write fewer aliases",
+                below,
             )
         place.kind, place.value, place.plain, place.size = target.kind, target.value, target.plain, target.size
         place.origin = target.origin or target
-        if target in self._tagged:
-            self._tagged.append(place)
+        if id(target) in self._tagged:
+            self._tagged[id(place)] = place
         return place
 
     def _merge(self, container: Node) -> None:
@@ -356,3 +363,12 @@ class _Composer:
                     )
                     child.size, child.origin = definition.size, definition.origin or definition
                 entries[key] = child
+
+
+def _step(container: Node | None, key: Node | None) -> ConfigPath:
+    """Return how the value that comes next hangs on its container."""
+    if container is None:
+        return ()
+    if container.kind == LIST:
+        return (len(container.items),)
+    return (key.text,) if key is not None else ()
