@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
+import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from iop_edge.fleet import Fleet
 from iop_edge.nodes.registry import NodeRegistry
 from iop_edge.nodes.values import NodeRow, PushOutcome, PushState
 from iop_edge.snapshot import Snapshot, SnapshotCell, build_snapshot
-from iop_pool import Lease, Pool, PoolError
+from iop_pool import Lease, Pool
 from iop_refresh import NodeResult, NodeState
 
 _STATES = {
@@ -168,10 +170,11 @@ class EdgeRuntime:
 
     def explain(self, model: str, input_tokens: int) -> dict[str, object]:
         """What would happen to a request of this model now (P15); LookupError for an unknown one."""
-        try:
-            explanation = self._pool.explain(model, input_tokens)
-        except PoolError as error:
-            raise LookupError(str(error)) from None
+        explanation = self._pool.explain(model, input_tokens)
+        if explanation.verdict == "unknown_model":
+            likely = difflib.get_close_matches(model, [group.id for group in self._pool.status().groups], n=1)
+            hint = f'; did you mean "{likely[0]}"' if likely else ""
+            raise LookupError(f"no model {json.dumps(model, ensure_ascii=False)}{hint}")
         plain = attrs.asdict(explanation)
         for entry, seen in zip(plain["considered"], explanation.considered, strict=True):
             entry["words"] = seen.reason.words

@@ -368,9 +368,9 @@ class RefreshEngine(Generic[SnapshotT]):
             return
         for problem in result.problems[:_LOGGED_MAX]:
             where = f"{problem.file}:{problem.line}:{problem.column}: " if problem.line else ""
-            log.error("refresh: %s%s: %s [%s]", where, problem.path or "config", problem.message, problem.code)
+            log.error("%s%s: %s [%s]", where, problem.path or "config", problem.message, problem.code)
         if result.pending_restart_paths:
-            log.warning("refresh: these wait for a restart: %s", " ".join(result.pending_restart_paths[:_LOGGED_MAX]))
+            log.warning("these wait for a restart: %s", " ".join(result.pending_restart_paths[:_LOGGED_MAX]))
 
 
 async def _outcomes(
@@ -414,7 +414,7 @@ def _internal(step: str, error: Exception, so: str = "nothing has changed") -> R
     """A defect of ours. The log gets where it is, not the exception's text: that may hold a value (C23)."""
     places = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), lookup_lines=False)
     where = " <- ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in reversed(places))
-    log.error("refresh: step %s failed: %s at %s", step, type(error).__name__, where)
+    log.error("step %s failed: %s at %s", step, type(error).__name__, where)
     return ResultProblem("internal", f"the step {step} failed with {type(error).__name__}; {so}")
 
 

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["print_result", "status_view", "terminal"]
+__all__ = ["print_result", "print_status", "status_view", "terminal"]
 
 Row = Mapping[str, Any]
 
 _WIDE = 400  # for a pipe: wider than any line
-_POLICY = {"live": "green", "restart": "yellow"}
+_POLICY = {"live": "green"}
 _STATE = {"acked": "green", "unchanged": "dim", "nacked": "red", "no_answer": "red", "pending": "yellow"}
 _STATUS = {"available": "green", "disabled": "dim", "pending": "yellow"}
 _AFTERWORD = {
@@ -40,7 +40,8 @@ def print_result(result: Row, *, rollback: bool = False, load: Row | None = None
     if result["dry_run"] and result["config_version_candidate"]:
         versions += f", proposed {result['config_version_candidate']}"
     console.print(Text(f"{versions}, generation {result['generation']}", style="dim"), soft_wrap=True)
-    _print_lines(console, "", map(_change_cells, result["changes"]))
+    pending = set(result["pending_restart_paths"])
+    _print_lines(console, "", [_change_cells(change, pending) for change in result["changes"]])
     for kind, style in (("problems", "red"), ("warnings", "yellow")):
         for problem in result[kind]:
             console.print(_problem_line(problem, style), soft_wrap=True)
@@ -84,14 +85,15 @@ def _headline(result: Row) -> Text:
             return Text(f"applied {_counted(live, 'live change')}", style="bold green")
 
 
-def _change_cells(change: Row) -> Sequence[Text]:
+def _change_cells(change: Row, pending: set[str]) -> Sequence[Text]:
     sign = {"added": "+", "removed": "-", "moved": ">"}.get(change["kind"], " ")
-    place = f"line {change['line']}" if change["line"] and change["kind"] != "removed" else ""
+    # A live field of an object that waits for a restart waits with it (R5).
+    policy = "live, waits" if change["policy"] == "live" and change["path"] in pending else change["policy"]
+    place = f"  line {change['line']}" if change["line"] and change["kind"] != "removed" else ""
     return (
-        Text(f"{sign} {change['policy']}", style=_POLICY.get(change["policy"], "")),
+        Text(f"{sign} {policy}", style=_POLICY.get(policy, "yellow")),
         Text(change["path"], style="bold"),
-        Text(_values(change)),
-        Text(place, style="dim"),
+        Text.assemble(_values(change), (place, "dim")),
     )
 
 
@@ -178,6 +180,18 @@ def _verb(number: int) -> str:
 
 
 # -- status -----------------------------------------------------------------------------------------------------------
+
+
+def print_status(status: Row) -> None:
+    """Print the whole status once."""
+    console = terminal()
+    if console.is_terminal:
+        console.print(status_view(status))
+        return
+    with console.capture() as captured:
+        console.print(status_view(status))
+    lines = [line.rstrip() for line in captured.get().splitlines()]  # tables fill their cells with spaces
+    print("\n".join(line for line, before in zip(lines, ["", *lines], strict=False) if line or before))
 
 
 def status_view(status: Row) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 
@@ -26,19 +27,26 @@ def status(watch: bool, admin: str | None, output: str) -> None:
         fail(Exit.INTERNAL, str(reply.body.get("code", "internal")), str(reply.body.get("message", "")), output=output)
     if output == "json":
         click.echo(json.dumps(reply.body, indent=None if watch else 2, ensure_ascii=False))
-        while watch:
+    elif not watch:
+        from iop_edge.cli.render import print_status
+
+        print_status(reply.body)
+    if watch:
+        with contextlib.suppress(KeyboardInterrupt):  # that is how one leaves
+            _keep_showing(edge, reply.body, output)
+
+
+def _keep_showing(edge: Admin, first: dict[str, object], output: str) -> None:
+    if output == "json":
+        while True:
             time.sleep(_PERIOD_SECONDS)
             click.echo(json.dumps(_again(edge, output), ensure_ascii=False))
-        return
+    from rich.live import Live
+
     from iop_edge.cli.render import status_view, terminal
 
     console = terminal()
-    if not watch:
-        console.print(status_view(reply.body))
-        return
-    from rich.live import Live
-
-    with Live(status_view(reply.body), console=console, screen=console.is_terminal, auto_refresh=False) as live:
+    with Live(status_view(first), console=console, screen=console.is_terminal, auto_refresh=False) as live:
         while True:
             time.sleep(_PERIOD_SECONDS)
             live.update(status_view(_again(edge, output)), refresh=True)
