@@ -114,6 +114,11 @@ def reword(error: Exception, text: str) -> Mistake:
         return Mistake(line, column, "C18.syntax", f"a value cannot begin with {char}", "quote it")
     if "simple key" in context:
         return Mistake(opening.line, opening.column, "C18.syntax", "a key without a colon", "write `key: value`")
+    if "flow" in context and line >= len(lines) - 1 and not rest.strip():
+        opened = _innermost_open(text)
+        if opened is not None:
+            bracket = lines[opened[0]][opened[1]]
+            return Mistake(*opened, "C18.syntax", f"this {bracket} is never closed", "close it")
     if "node content" in problem:
         return Mistake(line, column, "C18.syntax", "a value is asked here", "write or quote it")
     if "block" in context:
@@ -123,6 +128,23 @@ def reword(error: Exception, text: str) -> Mistake:
     if "document start" in problem:
         return Mistake(line, column, "C18.syntax", "the document had ended before this", "remove it")
     return Mistake(line, column, "C18.syntax", "this is not YAML", "check the quoting and the indentation here")
+
+
+_BRACKETS = re.compile(
+    r"""(?<![^\s\[\]{},:])(?:"(?:\\.|[^"\\])*"|'(?:''|[^'])*')|(?:^|(?<=\s))\#[^\r\n]*|[\[\]{}]""",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def _innermost_open(text: str) -> tuple[int, int] | None:
+    """Return the last bracket that the text leaves open: the engines point at the end of the file instead."""
+    opened: list[int] = []
+    for found in _BRACKETS.finditer(text):
+        if found.group() in "[{":
+            opened.append(found.start())
+        elif found.group() in "]}" and opened:
+            opened.pop()
+    return position(text, opened[-1]) if opened else None
 
 
 def _in_flow(lines: list[str], line: int, column: int, open_line: int, open_column: int) -> Mistake:
