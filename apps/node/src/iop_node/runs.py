@@ -157,6 +157,8 @@ class _Run:
         """Start the task."""
         self._running.enter()
         self.task = self._loop.create_task(self._execute())
+        # A task that is cancelled before its first step never takes one, so its end is looked for from outside too.
+        self.task.add_done_callback(lambda _: self._finish(self._cancelled()))
         self._watch()
 
     async def _execute(self) -> None:
@@ -167,7 +169,7 @@ class _Run:
         except RunFailedError as failure:
             end = RunEnd(EndKind.FAILED, error=failure.error, started=self._was_started)
         except asyncio.CancelledError:
-            end = RunEnd(EndKind.CANCELLED, started=self._was_started)
+            end = self._cancelled()
         except Exception:
             log.exception("run %s: the %s adapter failed", self.order.run_id, self._running.settings.kind)
             text = "the adapter failed; the Node's log has the details"
@@ -187,7 +189,7 @@ class _Run:
             end = RunEnd(EndKind.FAILED, error=self._overdue, started=self._was_started)
         elif self._stopped is not None and end.kind is EndKind.FAILED:
             # Torn down by us: what the runtime's end of the connection made of it says nothing.
-            end = RunEnd(EndKind.CANCELLED, started=self._was_started)
+            end = self._cancelled()
         if end.usage is None:
             end = RunEnd(end.kind, self._counted(), end.error, end.started)
         if end.kind is EndKind.COMPLETED:
@@ -214,14 +216,25 @@ class _Run:
 
     def _give_up(self) -> None:
         log.warning("run %s did not stop in time; its adapter is left to itself", self.order.run_id)
-        self._finish(RunEnd(EndKind.CANCELLED, started=self._was_started))
+        self._finish(self._cancelled())
         if self.task is not None:
             self.task.cancel()
+
+    def _cancelled(self) -> RunEnd:
+        error = None
+        if self._stopped == "node_draining":
+            # Not the client's wish: whoever has no byte of it yet may run it elsewhere (E7).
+            text = "the Node shut down before the run was complete"
+            started = self._was_started
+            error = RunError("node_draining", text, retryable=True, maybe_executed=started, outcome="cancelled")
+        return RunEnd(EndKind.CANCELLED, error=error, started=self._was_started)
 
     # -- the watch (E12) ----------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Look at the clock when the next bound could be reached; one timer a run, moved only when it rings."""
+        """Look at the clock when the next bound could be reached; one timer a run, moved when it rings and at the head."""
+        if self._timer is not None:
+            self._timer.cancel()
         due = [at for at in (self._deadline, self._silence_ends()) if at is not None]
         if due:
             self._timer = self._loop.call_at(min(due), self._ring)
@@ -270,6 +283,9 @@ class _Run:
         if not self._headed and not self._over:
             self._headed = True
             self._heard = self._loop.time()
+            if self._idle is not None and self._stopped is None:
+                # From here on another bound holds, and it may be the sooner one.
+                self._watch()
             if not self.orphaned:
                 self.sink.head(status, headers)
 
