@@ -18,14 +18,14 @@ HERE = Path(__file__).resolve().parent
 TEN = [
     (3, 1, "C18"),  # servre:
     (5, 32, "C11"),  # threshold 0
-    (8, 30, "C4"),  # box-x
+    (8, 37, "C4"),  # box-x
     (9, 9, "C3"),  # the second chat
     (22, 18, "C7"),  # mian
     (24, 19, "C18"),  # "8"
     (27, 19, "C6"),  # gpu
     (30, 19, "C11"),  # -1
     (37, 32, "C12"),  # 3 of 2
-    (42, 7, "C14"),  # a raw token
+    (43, 7, "C14"),  # a raw token
 ]
 
 

@@ -1,66 +1,67 @@
-"""Small configs for tests: a base that loads, changed in one place; and what is wrong with a text, in short."""
+"""A small config of every kind of object, as text that tests edit, and what a refresh makes of an edit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import iop_config
-from iop_config import ConfigError, EdgeConfig, Loaded, Problem
+from iop_config import Loaded
+from iop_refresh import RefreshPlan, plan
 
-HASH = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
-HASH_2 = "fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9"
+KEY = b"k" * 32
 
-BASE = f"""\
-edge: {{id: e}}
+CONFIG = """\
+edge: {id: e}
+server: {listen: "127.0.0.1:0"}
+admin: {listen: "127.0.0.1:0"}
+openai:
+  listen: "127.0.0.1:0"
+  principal_tokens:
+    - {token_ref: ide, token_hash_sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08, principal_ref: us}
+long_context_threshold_tokens: 1000
 models:
-  - id: m
-    providers: {{p: served}}
+  - id: big
+    context_window_tokens: 4096
+    providers: {a: served, b: served}
+  - id: small
+    providers: {b: served}
 nodes:
-  - id: n
-    token_hash_sha256: {HASH}
+  - id: n1
+    token_hash_sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
     adapters:
-      - name: a
-        type: vllm
-        base_url: http://127.0.0.1:8000/v1
+      - {name: main, type: vllm, base_url: "http://127.0.0.1:8000/v1", headers: {Authorization: "Bearer canary-one"}}
     providers:
-      - id: p
-        type: vllm
+      - {id: a, type: vllm, category: local_inference, adapter: main, models: [served], capacity: 4, max_queue: 8}
+  - id: n2
+    token_hash_sha256: fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9
+    providers:
+      - id: b
+        type: llama_cpp
         category: local_inference
-        adapter: a
+        base_url: http://127.0.0.1:8090/v1
         models: [served]
+        capacity: 2
 """
 
 
-def loaded(text: str, *, env: Mapping[str, str] | None = None, base_dir: Path | str = ".", **more: str) -> Loaded:
-    """Load a text; `more` are overlays by name, such as `overlay="…"`."""
-    overlays = [iop_config.text_source(each, name=f"{name}.yaml", base_dir=base_dir) for name, each in more.items()]
-    return iop_config.load_text(text, env=env or {}, base_dir=base_dir, overlays=overlays, digest_key=b"k" * 32)
+def edited(*edits: tuple[str, str], text: str = CONFIG) -> str:
+    """Return the text with each piece replaced; a piece that is not there exactly once is a mistake of the test."""
+    for old, new in edits:
+        assert text.count(old) == 1, (old, text.count(old))
+        text = text.replace(old, new)
+    return text
 
 
-def config(text: str, *, env: Mapping[str, str] | None = None, base_dir: Path | str = ".", **more: str) -> EdgeConfig:
-    """Load a text and return the config."""
-    return loaded(text, env=env, base_dir=base_dir, **more).config
+def load(text: str = CONFIG, env: Mapping[str, str] | None = None) -> Loaded:
+    """Load a text as `edge.yaml`."""
+    return iop_config.load_text(text, env=env or {}, digest_key=KEY)
 
 
-def problems(
-    text: str | bytes, *, env: Mapping[str, str] | None = None, base_dir: Path | str = ".", **more: str
-) -> tuple[Problem, ...]:
-    """Return what is wrong with a text, nothing where it loads."""
-    overlays = [iop_config.text_source(each, name=f"{name}.yaml", base_dir=base_dir) for name, each in more.items()]
-    try:
-        iop_config.load_text(text, env=env or {}, base_dir=base_dir, overlays=overlays)
-    except ConfigError as error:
-        return error.problems
-    return ()
-
-
-def brief(found: tuple[Problem, ...]) -> list[str]:
-    """Return problems as `line:column code path`."""
-    return [f"{problem.line}:{problem.column} {problem.code} {problem.path}".rstrip() for problem in found]
-
-
-def replaced(old: str, new: str, text: str = BASE) -> str:
-    """Return a text with one place changed; the place must exist once."""
-    assert text.count(old) == 1, (old, text.count(old))
-    return text.replace(old, new)
+def plan_of(
+    proposed: str, running: str = CONFIG, *, allow_partial: bool = False, env: Mapping[str, str] | None = None
+) -> RefreshPlan:
+    """Return what applying one text over another would do."""
+    new = load(proposed, env)
+    return plan(
+        load(running, env).config, new.config, fingerprint_key=KEY, allow_partial=allow_partial, places=new
+    )

@@ -283,7 +283,8 @@ class Client:
         self.group = rng.choice(universe.plan.groups).id
         self.tokens = rng.choice((10, 700, 1200, 5000))
         self.streaming = rng.random() < 0.5
-        self.body = b"?" * (rng.choice((2, 2, 70_000, 300_000)) if faults.has("big_body") else 2)
+        size = rng.choice((2, 2, 70_000, 300_000)) if faults.has("big_body") else 2
+        self.body = universe.bodies[self.id] = answer_bytes(self.id, 0, 0, size)
         self.pause = rng.choice((0.0, 0.0, 0.5, 70.0)) if faults.has("slow_reader") else 0.0
         self.tried: frozenset[str] = frozenset()
         self.missed: frozenset[str] = frozenset()

@@ -57,6 +57,8 @@ class Universe:
         self.world.after_step = self.checks.after_step
         self.streams: list[Stream] = []
         self.streams_of: dict[int, Stream] = {}
+        self.bodies: dict[str, bytes] = {}
+        """What each request sent."""
         self.bounds: dict[str, int] = {}
         self.cli: frozenset[str] = frozenset(one.id for one in self.plan.settings if one.category == "cli")
         self.quiet = False
@@ -88,7 +90,7 @@ class Universe:
         if node.draining:
             raise Violation("N6", f"{node.name} shuts down and was made to start {order.run_id}")
         self.world.note("exec", node.name, (order.run_id, order.attempt), order.provider_id)
-        if set(order.body) - {ord("?")}:
+        if order.body != self.bodies[order.run_id]:
             raise Violation("I9", f"{order.run_id} arrived with another body than it left with")
 
     # ------------------------------------------------------------ the story

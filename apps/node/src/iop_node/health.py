@@ -39,7 +39,7 @@ class Prober:
         self._report = report
 
     def follow(self, registry: Registry) -> None:
-        """ProbeResult what this registry has, and nothing else. A provider that did not change keeps state and rhythm."""
+        """Probe what this registry has, and nothing else. A provider that did not change keeps state and rhythm."""
         wanted = {
             provider.id: (provider, running)
             for provider in registry.providers.values()

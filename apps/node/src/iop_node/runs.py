@@ -232,7 +232,7 @@ class _Run:
     # -- the watch (E12) ----------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Look at the clock when the next bound could be reached; one timer a run, moved when it rings and at the head."""
+        """Look at the clock when the next bound could be reached: one timer a run, moved when it rings, and at the head."""
         if self._timer is not None:
             self._timer.cancel()
         due = [at for at in (self._deadline, self._silence_ends()) if at is not None]

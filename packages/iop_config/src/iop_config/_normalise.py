@@ -36,6 +36,7 @@ def rename(root: Node) -> None:
 def _named(key: str, entry: Node) -> Node:
     """Return one entry of the mapping form as a named instance: named after its type."""
     if entry.kind != MAP:
+        entry.spelling = key
         return entry
     name = Node(SCALAR, key, entry.file, entry.key_line, entry.key_column)
     made = entry.at(MAP, {"name": name, "type": name.at(SCALAR, key), **entry.entries})

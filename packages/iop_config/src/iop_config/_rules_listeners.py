@@ -39,23 +39,23 @@ def c25_plaintext(view: View) -> Iterator[Finding]:
 
 def c25_addresses(view: View) -> Iterator[Finding]:
     """No two listeners share an address (C25)."""
-    taken: list[tuple[ConfigPath, str, int]] = []
+    taken: dict[int, list[tuple[str, ConfigPath, str]]] = {}  # port: host, path, address as given
     for path, listen, switch in _listeners(view.config):
         host, port = _host_port(listen)
         if port <= 0:  # 0: a free one; below: not an address, which the structure has told
             continue
-        clash = next(
-            (other for other, its_host, its_port in taken if its_port == port and _overlap(host, its_host)), None
-        )
+        others = taken.setdefault(port, [])
+        clash = next(((where, given) for other, where, given in others if _overlap(host, other)), None)
         if clash is None:
-            taken.append((path, host, port))
+            others.append((host, path, listen))
             continue
+        where, given = clash
         yield Finding(
             code="C25.address-taken",
             path=path,
-            message=f"{named(listen)} is taken by {'.'.join(map(str, clash))} at {view.at(clash)}",
+            message=f"{named(listen)} is taken by {'.'.join(map(str, where))}, {given} at {view.at(where)}",
             suggestion="give each listener a port of its own",
-            needs=(clash, *switch),
+            needs=(where, *switch),
         )
 
 

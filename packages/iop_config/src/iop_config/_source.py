@@ -172,9 +172,9 @@ class _Composer:
         for node in self._tagged.values():
             node.kind = BROKEN
         for path, code, message, suggestion, node, key in self._found:
-            self._report.add(
-                code, path if root is None else name_members(root, path), message, suggestion, node=node, key=key
-            )
+            path = path if root is None else name_members(root, path)
+            self._report.broken.add(path)
+            self._report.add(code, path, message, suggestion, node=node, key=key)
         if stopped:
             return None
         if self._texts is not None:
@@ -284,7 +284,9 @@ class _Composer:
 
     def _check_key(self, node: Node) -> None:
         if node.plain and _NOT_A_KEY.fullmatch(node.text):
-            self._say("C18.key", node, "a number, a boolean or nothing stands where a key is asked", "quote it")
+            self._say(
+                "C18.key", node, "a number, a boolean or nothing stands where a key is asked", "quote it", (node.text,)
+            )
         else:
             self._keys.add(node.text)
 

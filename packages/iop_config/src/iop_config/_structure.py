@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ from iop_config._words import (
 
 T = TypeVar("T", bound=ConfigObject)
 
+_LIKE_A_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 UNNAMED = "?"  # the identity of a member that has none; every path through it is broken
 _KIND_NAMES = {SCALAR: "a single value", MAP: "a mapping", LIST: "a list"}
 
@@ -91,7 +93,7 @@ class Structurer:
         if len(values) < len(plan):
             for name, (info, _) in plan.items():
                 if info.required and name not in values:
-                    if name not in node.entries:
+                    if name not in node.entries and (*path, name) not in self._report.broken:
                         self._missing(cls, info, node, path)
                     values[name] = _harmless(info)
         if cls is AdapterConfig and node.spelling:
@@ -100,10 +102,12 @@ class Structurer:
         return cls(**values)
 
     def _unknown(self, cls: type[ConfigObject], node: Node, key: str, child: Node, path: ConfigPath) -> None:
-        if child.kind == BROKEN and key == "<<":
-            return
-        code, message, suggestion = unknown_key_problem(cls, _chain(path), key)
-        shown = key if key.isprintable() and len(key) <= 64 and " " not in key else "?"
+        if (*path, key) in self._report.broken:
+            return  # said already: it is no text, or stands twice
+        code, message, suggestion, meant = unknown_key_problem(cls, _chain(path), key)
+        if meant:
+            self._report.broken.add((*path, meant))
+        shown = key if _LIKE_A_KEY.fullmatch(key) else "?"
         self._problem(code, child, (*path, shown), message, suggestion, key=True)
 
     def _missing(self, cls: type[ConfigObject], info: FieldInfo, node: Node, path: ConfigPath) -> None:
@@ -133,7 +137,7 @@ class Structurer:
         first: dict[str, Node] = {}
         for number, member in enumerate(node.items):
             if member.kind != MAP:
-                self._wrong_kind(info, member, (*below, number), "a mapping")
+                self._wrong_kind(info, member, (*below, member.spelling or number), "a mapping")
                 self._report.broken.add((*below, UNNAMED))
                 made.append(_stand_in(info.item))
                 continue
@@ -141,13 +145,13 @@ class Structurer:
             identity = _identity(named)
             if not identity:
                 self._report.broken.add((*below, UNNAMED))
-            one = self._member(info.item, member, (*path, info.name, identity or number))
+            made.append(self._member(info.item, member, (*below, identity or number)))
             if named is None or not identity:
-                made.append(one)
-            elif identity not in first:
+                continue
+            if identity not in first:
                 first[identity] = named
-                made.append(one)
-            else:
+            else:  # which of the two is meant cannot be told: the rules judge neither
+                self._report.broken.add((*below, identity))
                 self._duplicate(info, member, named, first[identity], (*below, identity))
         self._site = outer
         return tuple(made)

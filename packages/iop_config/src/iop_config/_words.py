@@ -22,39 +22,42 @@ from iop_config._values import Secret
 Words = tuple[str, str, str]  # code, what is wrong, what would be right
 
 _CLOSE = 0.6
+_RAW_NAMES = ("token", "api_key", "key", "secret")
+_RAW_TOKENS: dict[type[ConfigObject], tuple[str, str]] = {
+    PrincipalToken: ("C14.raw-token", "token new"),
+    NodeConfig: ("C25.raw-token", "node add"),
+}
 
 
-def unknown_key_problem(cls: type[ConfigObject], parents: list[type[ConfigObject]], key: str) -> Words:
-    """Say that a class has no such key, and which one was likely meant: its own, or one a level up or down."""
-    if key in ("token", "api_key", "key", "secret") and cls is PrincipalToken:
-        return (
-            "C14.raw-token",
-            "a raw token is never accepted in the file",
-            "write its hash as token_hash_sha256; `iop-edge token new` makes both",
-        )
-    if key == "token" and cls is NodeConfig:
-        return (
-            "C25.raw-token",
-            "a raw token is never accepted in the file",
-            "write its hash as token_hash_sha256; `iop-edge node add` makes both",
-        )
-    own = list(_keys(cls))
+def unknown_key_problem(
+    cls: type[ConfigObject], parents: list[type[ConfigObject]], key: str
+) -> tuple[str, str, str, str]:
+    """Say that a class has no such key, and which one was likely meant: its own, or one a level up or down.
+
+    The last of the four is the field of the class that was meant, or an empty text.
+    """
+    raw = _RAW_TOKENS.get(cls)
+    if raw is not None and key in _RAW_NAMES:
+        code, command = raw
+        right = f"write its hash as token_hash_sha256; `iop-edge {command}` makes both"
+        return code, "a raw token is never accepted in the file", right, "token_hash_sha256"
+    code = "C18.unknown-key"
     if key == "<<":
-        return "C18.unknown-key", "a quoted << merges nothing", "write it without quotes"
+        return code, "a quoted << merges nothing", "write it without quotes", ""
     for parent in reversed(parents):
         if key in _keys(parent):
-            return "C18.unknown-key", f"this key belongs to {_name(parent)}", "move it there"
+            return code, f"this key belongs to {_name(parent)}", "move it there", ""
+    own = list(_keys(cls))
     close = get_close_matches(key, own, 1, _CLOSE)
     if close:
-        return "C18.unknown-key", "unknown key", f'did you mean "{close[0]}"?'
+        return code, "unknown key", f'did you mean "{close[0]}"?', close[0]
     for name, info in cls.__fields__.items():
         if info.item is not None and key in _keys(info.item):
-            return "C18.unknown-key", f'this key belongs to "{name}"', "move it there"
-    above = [name for parent in parents for name in _keys(parent)]
-    close = get_close_matches(key, above, 1, _CLOSE)
+            return code, f'this key belongs to "{name}"', "move it there", ""
+    close = get_close_matches(key, [name for parent in parents for name in _keys(parent)], 1, _CLOSE)
     if close:
-        return "C18.unknown-key", "unknown key", f'"{close[0]}" stands a level up; is it meant?'
-    return "C18.unknown-key", "unknown key", f"known here: {quoted(own)}"
+        return code, "unknown key", f'did you mean "{close[0]}", which stands a level up?', ""
+    return code, "unknown key", f"known here: {quoted(own)}", ""
 
 
 def _keys(cls: type[ConfigObject]) -> Iterable[str]:
@@ -80,8 +83,8 @@ def missing_problem(cls: type[ConfigObject], info: FieldInfo) -> Words:
         code = "C14.missing" if cls is PrincipalToken else "C25.missing"
     else:
         code = "C18.missing"
-    right = f"one of {quoted(info.choices)}" if info.choices else info.doc[0].lower() + info.doc[1:].rstrip(".")
-    return code, f'the key "{info.name}" is missing', right
+    what = f"one of {quoted(info.choices)}" if info.choices else info.doc[0].lower() + info.doc[1:].rstrip(".")
+    return code, f'the key "{info.name}" is missing', f"add it: {what}"
 
 
 def choice_problem(info: FieldInfo, node: Node) -> Words:
