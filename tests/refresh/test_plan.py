@@ -7,7 +7,7 @@ import pytest
 import iop_refresh
 from iop_config import EdgeConfig, Policy, walk_fields
 from iop_refresh import Change, ChangeKind, RefreshPlan, Status
-from support.configs import CONFIG, KEY, edited, load, plan_of
+from support.edits import CONFIG, KEY, edited, load, plan_of
 from support.rules import rule
 
 CAPACITY = ("capacity: 4", "capacity: 5")
@@ -188,7 +188,9 @@ def test_a_provider_that_moved_is_one_change_on_both_nodes_and_stays_where_it_is
 @rule("R3", "R5", "R10")
 def test_a_renamed_provider_is_another_one() -> None:
     """§10 2."""
-    renamed = edited(("- id: b\n", "- id: c\n"), ("{b: served}", "{c: served}"), ("{a: served, b: served}", "{a: served}"))
+    renamed = edited(
+        ("- id: b\n", "- id: c\n"), ("{b: served}", "{c: served}"), ("{a: served, b: served}", "{a: served}")
+    )
     plan = plan_of(renamed)
     assert plan.status is Status.RESTART_REQUIRED
     assert [(c.path, c.kind.value) for c in plan.changes if c.policy == "restart"] == [
@@ -202,7 +204,10 @@ def test_a_renamed_provider_is_another_one() -> None:
 def test_a_file_that_lost_providers_takes_none_away_while_serving() -> None:
     """§10 18."""
     lost = edited(
-        ("      - {id: a, type: vllm, category: local_inference, adapter: main, models: [served], capacity: 4, max_queue: 8}\n", "      []\n"),
+        (
+            "      - {id: a, type: vllm, category: local_inference, adapter: main, models: [served], capacity: 4, max_queue: 8}\n",
+            "      []\n",
+        ),
         ("{a: served, b: served}", "{b: served}"),
     ).replace("    providers:\n      []", "    providers: []")
     assert plan_of(lost).effective is None
@@ -297,7 +302,9 @@ def test_the_live_change_is_named_where_the_rule_stands_elsewhere() -> None:
     # C12 speaks of the provider's budget; what was changed live is the model's window.
     roomy = edited(("max_queue: 8", "max_queue: 8, total_context_tokens: 20000"))
     text = roomy.replace("context_window_tokens: 4096", "context_window_tokens: 8192")
-    text = text.replace("id: n1", "id: n1\n    alias: rack").replace("total_context_tokens: 20000", "total_context_tokens: 40000")
+    text = text.replace("id: n1", "id: n1\n    alias: rack").replace(
+        "total_context_tokens: 20000", "total_context_tokens: 40000"
+    )
     text = text.replace("models: [served], capacity: 4", "models: [served, more], capacity: 4")
     plan = plan_of(text, roomy, allow_partial=True)
     (problem,) = plan.problems

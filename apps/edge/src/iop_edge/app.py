@@ -208,9 +208,7 @@ class EdgeApp:
                 ),
             )
         if live.console.enabled:
-            sources = ConsoleSources(
-                self._status, self._meter.recent, lambda: tuple(self._engine.recent)
-            )
+            sources = ConsoleSources(self._status, self._meter.recent, lambda: tuple(self._engine.recent))
             self._addresses["console"] = await self._listen(
                 group,
                 "console.listen",

@@ -62,6 +62,4 @@ def plan_of(
 ) -> RefreshPlan:
     """Return what applying one text over another would do."""
     new = load(proposed, env)
-    return plan(
-        load(running, env).config, new.config, fingerprint_key=KEY, allow_partial=allow_partial, places=new
-    )
+    return plan(load(running, env).config, new.config, fingerprint_key=KEY, allow_partial=allow_partial, places=new)
