@@ -38,7 +38,9 @@ def test_an_alias_is_a_type_name_too() -> None:
     other = "{name: w, type: openai_compat, base_url: 'http://h'}"
     user = "{id: p, type: seulgivibe_claude, category: api, adapter: seulgivibe_claude, models: [m]}"
     assert loaded(config(user, adapters=(alias,))).config.nodes[0].providers[0].adapter == "v"
-    assert codes(config(user, adapters=(alias, other))) == ["C7.ambiguous-adapter"]
+    assert loaded(config(user, adapters=(alias, other))).config.nodes[0].providers[0].adapter == "v"
+    third = other.replace("name: w", "name: x")
+    assert codes(config(user, adapters=(other, third))) == ["C7.ambiguous-adapter"]
 
 
 @rule("C7")

@@ -1,4 +1,4 @@
-"""The `cli` adapter with real commands: answers on every surface, sessions, failures in plain words, probes (N5, N9)."""
+"""The `cli` adapter with real commands: answers on every surface, sessions, failures in words, probes (N5, N9)."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ async def test_a_failure_says_what_stderr_said_without_a_secret(tmp_path: Path) 
     assert "it exited with code 3" in error.message
     assert "no quota for <redacted> | password: <redacted>" in error.message
     assert (error.retryable, error.maybe_executed, error.outcome) == (False, True, "broken")
-    assert SECRET not in repr(error) + repr(settings)
+    assert SECRET not in repr(error) + repr(settings.env)
 
 
 @rule("N9", "P14", "E3")

@@ -58,7 +58,7 @@ def test_a_raise_after_a_cut_below_the_load_wakes_only_as_many_as_fit() -> None:
 @rule("P9")
 @pytest.mark.parametrize(
     ("before", "after", "served"),
-    [(1, 2, 1), (2, 1, 0), (0, 1, 1), (1, 0, 0), (None, 1, 0), (1, None, 2), (0, None, 3)],
+    [(1, 2, 1), (2, 1, 0), (0, 1, 1), (1, 0, 0), (None, 1, 0), (1, None, 3), (0, None, 3)],
 )
 def test_long_slots_change_while_runs_hold_them(before: int | None, after: int | None, served: int) -> None:
     driver = pool(ProviderSpec("a", capacity=4, long_context_capacity=before), ProviderSpec("b", queue=QueuePolicy(9)))

@@ -17,7 +17,9 @@ admin: {listen: "127.0.0.1:0"}
 openai:
   listen: "127.0.0.1:0"
   principal_tokens:
-    - {token_ref: ide, token_hash_sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08, principal_ref: us}
+    - token_ref: ide
+      token_hash_sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+      principal_ref: us
 long_context_threshold_tokens: 1000
 models:
   - id: big

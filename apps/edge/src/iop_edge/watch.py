@@ -12,6 +12,7 @@ __all__ = ["file_changes"]
 
 _DEBOUNCE_MS = 400
 _STEP_MS = 50
+_LOOK_MS = 1000  # how often to look without being told: what changed before a watch was set up is told to nobody
 _Print = tuple[tuple[str, int, int, int] | None, ...]
 
 
@@ -24,7 +25,16 @@ async def file_changes(paths: Sequence[Path]) -> AsyncIterator[None]:
     seen = _print(paths)
     while True:
         folders = _folders(paths)
-        async for _ in awatch(*folders, debounce=_DEBOUNCE_MS, step=_STEP_MS, recursive=False, watch_filter=None):
+        changes = awatch(
+            *folders,
+            debounce=_DEBOUNCE_MS,
+            step=_STEP_MS,
+            recursive=False,
+            watch_filter=None,
+            rust_timeout=_LOOK_MS,
+            yield_on_timeout=True,
+        )
+        async for _ in changes:
             now = _print(paths)
             if now != seen:
                 seen = now

@@ -71,6 +71,7 @@ class NodeHost:
                 log.error("the configuration is refused: %s: %s", fault.path, fault.message)
             return ConfigOutcome(False, old.settings.version, old.settings.generation, error.faults)
         self._registry = built.registry
+        self._runs.replaced(old)
         for running in built.retired:
             task = asyncio.ensure_future(retire(running))
             self._draining[task] = running.settings.key

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 
 from iop_node.adapters.base import RunFailedError
 from iop_node.link import EndKind, RunEnd, RunError, RunOrder, RunSink, StoppingAttempt, Usage
 from iop_node.registry import Registry, Running
+from iop_node.settings import ProviderSettings
 from iop_wire.limits import Timing
 
 __all__ = ["Runs"]
@@ -16,6 +18,9 @@ __all__ = ["Runs"]
 log = logging.getLogger("iop.node.runs")
 
 _Key = tuple[str, int]
+_ON_THE_WAY = 5.0
+"""Seconds for which a replaced configuration still vouches for runs: those that were admitted under it and then crossed
+the push on the wire, or waited for a writer behind it. Without this, lowering a capacity would cost runs (R11)."""
 
 
 class Runs:
@@ -26,6 +31,7 @@ class Runs:
         self._active: dict[_Key, _Run] = {}
         self._on_stopped: Callable[[StoppingAttempt, RunEnd], None] | None = None
         self._announced: set[_Key] = set()
+        self._replaced: deque[tuple[float, Mapping[str, ProviderSettings]]] = deque()
 
     @property
     def active(self) -> int:
@@ -35,6 +41,10 @@ class Runs:
     def occupied(self, provider_id: str) -> int:
         """The same, of one provider."""
         return sum(run.order.provider_id == provider_id for run in self._active.values())
+
+    def replaced(self, old: Registry) -> None:
+        """Another registry is in force now: what this one allowed is still on its way."""
+        self._replaced.append((asyncio.get_running_loop().time() + _ON_THE_WAY, old.providers))
 
     def start(self, order: RunOrder, sink: RunSink, registry: Registry) -> None:
         """Execute the order; everything that happens ends in `sink.end`."""
@@ -57,7 +67,16 @@ class Runs:
         """What is refused before the runtime hears of it (backends §0.7); the pool has judged all this already."""
         if not order.provider_id:
             return None  # a model route
-        provider = registry.providers.get(order.provider_id)
+        now = asyncio.get_running_loop().time()
+        while self._replaced and self._replaced[0][0] <= now:
+            self._replaced.popleft()
+        refusal = self._judge(order, registry.providers)
+        if refusal is None or any(self._judge(order, providers) is None for _, providers in self._replaced):
+            return None
+        return refusal
+
+    def _judge(self, order: RunOrder, providers: Mapping[str, ProviderSettings]) -> RunError | None:
+        provider = providers.get(order.provider_id)
         if provider is None or not provider.enabled:
             text = f'this Node has no enabled provider "{order.provider_id}"'
             return RunError("provider_not_found", text, retryable=True, outcome="cancelled")
@@ -232,7 +251,7 @@ class _Run:
     # -- the watch (E12) ----------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Look at the clock when the next bound could be reached: one timer a run, moved when it rings, and at the head."""
+        """Look at the clock when the next bound could be reached: one timer, moved when it rings and at the head."""
         if self._timer is not None:
             self._timer.cancel()
         due = [at for at in (self._deadline, self._silence_ends()) if at is not None]

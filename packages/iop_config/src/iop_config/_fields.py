@@ -1,4 +1,4 @@
-"""live(), restart(), identity(), section(), members(): a config field declares its policy, or there is no class (C22)."""
+"""live(), restart(), identity(), section(), members(): each config field declares its policy (C22)."""
 
 from __future__ import annotations
 

@@ -185,6 +185,8 @@ def _by_type(entries: dict[str, Node], reference: Node, named: list[Node]) -> No
     of_kind = [
         member for member in named if _text(member, "type") == kind and _text(member, "enabled").lower() != "false"
     ]
+    if wanted in ALIASES:  # the instances that carry the alias themselves come first
+        of_kind = [member for member in of_kind if _text(member, "provider") == wanted] or of_kind
     if len(of_kind) == 1 and (name := identity_of(of_kind[0])) is not None:
         entries["adapter"] = reference.at(SCALAR, name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iop_config._model import HTTP_KINDS, AdapterConfig
+from iop_config._model import ALIASES, HTTP_KINDS, AdapterConfig
 from iop_config._problems import ConfigPath, Finding
 from iop_config._view import Instances, Place, View, adapter_path, choice, listed, named
 
@@ -34,7 +34,7 @@ def c7_adapter(view: View) -> Iterator[Finding]:
 def _no_adapter(place: Place, name: str, instances: Instances) -> Finding:
     path = (*place.path, "adapter")
     needs = ((*place.path, "enabled"),)
-    several = instances.by_type.get(name, [])
+    several = instances.by_type.get(name) or instances.by_type.get("openai_compat" if name in ALIASES else name, [])
     if len(several) > 1:
         return Finding(
             code="C7.ambiguous-adapter",

@@ -1,4 +1,4 @@
-"""What a config holds beside plain values: Secret, SensitiveInt, FrozenMap; reveal() gives the real ones (C2, C21, C23)."""
+"""Values beside plain ones: Secret, SensitiveInt, FrozenMap; reveal() gives the real ones (C2, C21, C23)."""
 
 from __future__ import annotations
 

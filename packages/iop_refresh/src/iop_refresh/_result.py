@@ -21,6 +21,8 @@ class Status(StrEnum):
 
 
 class ChangeKind(StrEnum):
+    """What became of one thing between two configs; members are matched by identity, so an order is no change (R3)."""
+
     ADDED = "added"
     REMOVED = "removed"
     CHANGED = "changed"

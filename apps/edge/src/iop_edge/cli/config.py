@@ -30,7 +30,15 @@ config.add_command(rollback)
 
 @config.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@click.option("--config", "-c", "overlays", multiple=True, type=click.Path(path_type=Path), metavar="OVERLAY")
+@click.option(
+    "--config",
+    "-c",
+    "overlays",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="OVERLAY",
+    help="A file that is laid over each FILE; can be given several times.",
+)
 @output_option
 def check(files: tuple[Path, ...], overlays: tuple[Path, ...], output: str) -> None:
     """Report every problem of each FILE in one pass; exit 4 when there is one.
