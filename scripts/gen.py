@@ -26,6 +26,21 @@ def protobuf(out: Path) -> dict[str, bytes]:
     return {f"packages/iop_wire/src/iop_wire/{path.name}": path.read_bytes() for path in made}
 
 
+def with_live_fields(page: str) -> str:
+    """Return the page with its table of the live fields renewed; what stands round the table is written by hand."""
+    import iop_config
+
+    start, end = "live fields -->\n", "<!-- end -->"
+    head, rest = page.split(start)
+    tail = rest.split(end)[1]
+    rows = [
+        f"| `{path}` | {info.doc} |\n"
+        for path, info in iop_config.walk_fields(iop_config.EdgeConfig)
+        if info.policy is iop_config.Policy.LIVE
+    ]
+    return head + start + "\n| field | meaning |\n|---|---|\n" + "".join(rows) + "\n" + end + tail
+
+
 def generated() -> dict[str, bytes]:
     """Return every generated file of the repository, by its path."""
     with tempfile.TemporaryDirectory() as folder:
@@ -35,6 +50,8 @@ def generated() -> dict[str, bytes]:
     schema = json.dumps(iop_config.schema(), indent=2, ensure_ascii=False) + "\n"
     files["docs/reference/edge.schema.json"] = schema.encode()
     files["docs/reference/config.md"] = iop_config.reference_markdown().encode()
+    howto = "docs/howto/change-the-config-safely.md"
+    files[howto] = with_live_fields((ROOT / howto).read_text(encoding="utf-8")).encode()
     return files
 
 

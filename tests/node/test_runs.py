@@ -183,6 +183,37 @@ async def test_a_run_above_the_capacity_is_refused_and_was_not_executed() -> Non
     await rig.runs.close()
 
 
+@rule("R11", "R14", "P9")
+async def test_a_run_that_was_admitted_before_a_cut_is_let_in_after_it() -> None:
+    # The pool granted three of three; the push that says one overtook the last two on their way.
+    rig = Rig(silent, provider=evolve(PROVIDER, capacity=3))
+    sinks = [rig.start(order(run_id="r0"))]
+    old = rig.registry
+    rig.registry = Registry(old.settings, old.adapters, {"p": evolve(PROVIDER, capacity=1)})
+    rig.runs.replaced(old)
+    sinks += [rig.start(order(run_id=f"r{number}")) for number in (1, 2, 3)]
+    await turns()
+    assert [sink.ends == [] for sink in sinks] == [True, True, True, False]  # not above what was ever allowed
+    await asyncio.sleep(10)
+    late = await rig.start(order(run_id="r4")).result()
+    assert late.error is not None
+    assert late.error.message == 'provider "p" already runs 1'
+    await rig.runs.close()
+
+
+@rule("R11", "C8")
+async def test_a_run_that_was_admitted_before_its_provider_was_disabled_is_let_in_after_it() -> None:
+    rig = Rig(answer)
+    old = rig.registry
+    rig.registry = Registry(old.settings, old.adapters, {"p": evolve(PROVIDER, enabled=False)})
+    rig.runs.replaced(old)
+    assert (await rig.start().result()).kind is EndKind.COMPLETED
+    await asyncio.sleep(10)
+    late = await rig.start().result()
+    assert late.error is not None
+    assert late.error.code == "provider_not_found"
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [({"adapter": "b"}, "adapter_not_found"), ({"provider_id": "q"}, "provider_not_found")],
