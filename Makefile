@@ -6,7 +6,7 @@ OURS   := -e packages/iop_config -e packages/iop_pool -e packages/iop_refresh -e
 SRC    := packages apps tests scripts $(wildcard bench)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo up test check fmt gen lock clean
+.PHONY: help setup setup-demo demo up test check fmt gen fuzz simulate mutants bench lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,6 +56,19 @@ fmt: $(VENV)/.dev  ## format and fix what can be fixed
 
 gen: $(VENV)/.dev  ## generated code, schema and reference pages, from their sources
 	$(BIN)/python scripts/gen.py
+
+fuzz: $(VENV)/.dev  ## 10 000 broken files against the config loader
+	$(BIN)/python scripts/fuzz_config.py
+
+simulate: $(VENV)/.dev  ## 10 000 stories of the pool, each against the naive one (minutes)
+	IOP_EXAMPLES=10000 $(BIN)/python -m pytest -q tests/properties/test_pool_machine.py
+
+mutants: $(VENV)/.dev  ## break the pool in named ways and see that the suite notices each; writes tests/pool/mutants.md
+	$(BIN)/python scripts/pool_mutants.py
+
+bench: $(VENV)/.dev  ## what the pool and the config loader cost, beside their floors
+	$(BIN)/python bench/pool.py
+	$(BIN)/python bench/config_load.py
 
 lock:  ## requirements/*.in -> *.txt with hashes (uv in a throw-away venv; only for maintainers)
 	$(PYTHON) -m venv .lock-venv && .lock-venv/bin/python -m pip install -q uv

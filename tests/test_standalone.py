@@ -1,4 +1,4 @@
-"""`iop-pool` is a product of its own: installed alone it brings attrs and anyio, and its README's program runs (P12)."""
+"""`iop-pool` is a product of its own: alone it brings attrs and anyio, and its README's program runs (P12)."""
 
 from __future__ import annotations
 

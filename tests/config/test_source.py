@@ -9,6 +9,7 @@ import pytest
 
 from iop_config._nodes import BROKEN, LIST, MAP, SCALAR, File, Node, Report
 from iop_config._source import EXPANDED_MAX, SIZE_MAX, parse
+from support.configs import problems
 from support.rules import rule
 
 FILE = File("edge.yaml", Path("."))
@@ -238,3 +239,10 @@ def test_a_large_mistaken_file_is_not_read_by_the_slow_engine() -> None:
     start = time.perf_counter()
     assert read(text) == (None, ["20002:4 C18.syntax"])
     assert time.perf_counter() - start < 3
+
+
+@rule("C18", "C19")
+def test_of_a_file_that_is_made_of_mistakes_the_first_thousand_are_told() -> None:
+    found = problems("edge: {id: e}\n" + "k: v\n" * 5000)
+    duplicates = [problem for problem in found if problem.code == "C18.duplicate-key"]
+    assert [problem.line for problem in duplicates] == list(range(3, 1003))

@@ -63,13 +63,22 @@ def test_clients_that_leave_free_their_slots_and_their_place_in_the_queue(stack:
 
     async def leave_early() -> None:
         async with stack.async_client() as client:
-            tasks = [asyncio.ensure_future(streamed(client, "tokens=2000 gap_ms=5")) for _ in range(16)]
-            await asyncio.to_thread(
-                eventually, "all admitted", lambda: stack.status()["leases"] == CAPACITY and queued(stack) == 12
-            )
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+
+            async def come(count: int) -> list[asyncio.Future[str]]:
+                return [asyncio.ensure_future(streamed(client, "tokens=2000 gap_ms=5")) for _ in range(count)]
+
+            async def leave(tasks: list[asyncio.Future[str]]) -> None:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+            runs = await come(CAPACITY)
+            await asyncio.to_thread(eventually, "they run", lambda: stack.status()["leases"] == CAPACITY)
+            waiters = await come(12)
+            await asyncio.to_thread(eventually, "they wait", lambda: queued(stack) == 12)
+            await leave(waiters)
+            await asyncio.to_thread(eventually, "nobody waits", lambda: queued(stack) == 0)
+            await leave(runs)
 
     before = stack.stats(runtime)["started"]
     asyncio.run(leave_early())

@@ -143,6 +143,8 @@ class Runtime:
             answered = await self._answer(request, body, read_order(f"{self.behave} {last_text(body)}"))
             whole = True
             return answered
+        except ConnectionResetError:
+            return web.Response()  # it left while the head was written; this reaches nobody
         finally:
             stats.active -= 1
             if whole:

@@ -40,6 +40,7 @@ _C_PARSER = _c_parser()
 SIZE_MAX = 16 * 2**20  # bytes of a file
 DEPTH_MAX = 32
 LAST_WORD_MAX = 64 * 2**10  # up to here the pure parser, whose grammar is YAML 1.2, has the last word on a mistake
+FOUND_MAX = 1000  # mistakes of the writing that are told of one file: nobody reads more, and a file can be made of them
 EXPANDED_MAX = 200_000  # nodes that aliases may add: a bomb is small on paper
 
 _NOT_A_KEY = re.compile(
@@ -276,7 +277,8 @@ class _Composer:
     def _say(
         self, code: str, node: Node, message: str, suggestion: str, below: ConfigPath = (), *, key: bool = False
     ) -> None:
-        self._found.append(((*self._steps, *below), code, message, suggestion, node, key))
+        if len(self._found) < FOUND_MAX:
+            self._found.append(((*self._steps, *below), code, message, suggestion, node, key))
 
     def _stop(self, code: str, node: Node, message: str, suggestion: str, below: ConfigPath = ()) -> NoReturn:
         self._say(code, node, message, suggestion, below)
