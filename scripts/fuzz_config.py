@@ -25,12 +25,27 @@ ROOT = Path(__file__).resolve().parent.parent
 SECONDS_MAX = 1.0
 MIB_MAX = 256
 WORDS = [
-    b"{", b"}", b"[", b"]", b":", b": ", b"- ", b"\t", b"\r\n", b"\x00", b"\xef\xbb\xbf", b"\xff", b"&a ", b"*a", b"<<: *a",
-    b"!!int ",
-    b"!x ", b"|", b">-", b"'", b'"', b"#", b"${X}", b"${X:-", b"${file:/}", b"$$", b"~", b"null", b"yes", b"0x1f", b"1_000", b"1e9",
-    b".inf",
-    b"9" * 5000, b"\xe2\x80\xa8", b"---\n", b"...\n", b"%YAML 1.1\n", b"? ", b"@", b"`", b"\n", b"\n  ", b"\n\n      ",
-]  # fmt: skip
+    *(
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b":",
+        b": ",
+        b"- ",
+        b"\t",
+        b"\r\n",
+        b"\n",
+        b"\n  ",
+        b"\n\n      ",
+        b"? ",
+        b"---\n",
+        b"...\n",
+    ),
+    *(b"\x00", b"\xef\xbb\xbf", b"\xff", b"\xe2\x80\xa8", b"@", b"`", b"#", b"'", b'"', b"|", b">-", b"%YAML 1.1\n"),
+    *(b"&a ", b"*a", b"<<: *a", b"!!int ", b"!x ", b"${X}", b"${X:-", b"${file:/}", b"$$"),
+    *(b"~", b"null", b"yes", b"0x1f", b"1_000", b"1e9", b".inf", b"9" * 5000),
+]
 
 
 def bombs() -> list[bytes]:
