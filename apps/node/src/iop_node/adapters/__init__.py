@@ -16,6 +16,12 @@ def _openai(settings: AdapterSettings, context: AdapterContext) -> Adapter:
     return OpenAICompatAdapter(settings, context)
 
 
+def _ollama(settings: AdapterSettings, context: AdapterContext) -> Adapter:
+    from iop_node.adapters.ollama import OllamaAdapter
+
+    return OllamaAdapter(settings, context)
+
+
 def _echo(settings: AdapterSettings, context: AdapterContext) -> Adapter:
     from iop_node.adapters.echo import EchoAdapter
 
@@ -34,6 +40,7 @@ ADAPTERS: Mapping[str, Callable[[AdapterSettings, AdapterContext], Adapter]] = {
     "llama_cpp": _openai,
     "sglang": _openai,
     "lmstudio": _openai,
+    "ollama": _ollama,
     "echo": _echo,
     "cli": _cli,
 }
