@@ -275,9 +275,11 @@ def main() -> int:
         if not stay:
             problems.append("interrupted")
     finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # it is stopping already, and each child within a bound
         step("stop everything")
         problems += demo.stop()
-    for problem in problems:
+    for problem in dict.fromkeys(problems):
         print(f"demo: {problem}", file=sys.stderr)
     if problems:
         print(f"demo: failed; the logs are in {folder}", file=sys.stderr)
