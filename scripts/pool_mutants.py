@@ -84,7 +84,7 @@ MUTANTS = [
     Mutant("failures need not be consecutive", "P14", "_health.py", "    def _close(self, now: float) -> None:\n        self.failures = 0\n",
            "    def _close(self, now: float) -> None:\n"),
     Mutant("the backoff does not grow", "P10", "_health.py", "self._backoffs = min(self._backoffs + 1, _EXPONENT_MAX)", "self._backoffs = 0"),
-    Mutant("two trials at a time", "P10", "_core.py", "            provider.trial = lease\n            provider.refresh()\n", ""),
+    Mutant("two trials at a time", "P10", "_core.py", "            provider.trial = lease\n            provider.refresh()\n", "            provider.refresh()\n"),
     Mutant("degraded ones are not last", "P10", "_slots.py", "rank | (DEGRADED_TIER if health.level is Health.DEGRADED else 0)", "rank"),
     Mutant("the smaller capacity does not count", "R14", "_slots.py",
            "return capacity if self.limits is None else min(capacity, self.limits.capacity)", "return capacity"),
@@ -121,8 +121,10 @@ def killed_by(mutant: Mutant) -> str | None:
             return "the suite, by never ending"
     if done.returncode == 0:
         return None
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE)
-    return found[1] if found else f"the suite, with exit code {done.returncode}"
+    found = re.search(r"^(?:FAILED|ERROR) (\S+::\S+)", done.stdout, flags=re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{mutant.name}: no test failed, but the suite did:\n{done.stdout[-2000:]}")
+    return found[1]
 
 
 def page(results: list[tuple[Mutant, str]]) -> str:

@@ -48,9 +48,9 @@ def balance(pool: Pool) -> tuple[int, int, int, int]:
     return status.leases, status.waiting, status.leaked_slots, sum(one.in_flight for one in status.providers)
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool], turns: int = 1000) -> None:
     """Let the others run until something holds; bounded by turns, not by time."""
-    for _ in range(1000):
+    for _ in range(turns):
         if condition():
             return
         await checkpoint()
@@ -134,6 +134,39 @@ async def test_a_later_waiter_with_less_patience_does_not_wait_for_the_first() -
             await pool.acquire_lease("m", deadline=anyio.current_time() + 0.02)
         assert pool.status().waiting == 1
         group.cancel_scope.cancel()
+    assert balance(pool) == (0, 0, 0, 0)
+
+
+@rule("P7")
+@pytest.mark.parametrize("how", ["served", "cancelled"])
+async def test_who_kept_the_time_and_left_is_followed_by_another(how: str) -> None:
+    pool = Pool(spec(queue_timeout_ms=200), clock=anyio.current_time)
+    first, scope = await pool.acquire_lease("m"), anyio.CancelScope()
+    done: list[str] = []
+
+    async def keeper() -> None:
+        with scope:
+            lease = await pool.acquire_lease("m")
+            await until(lambda: done == ["the other gave up"], turns=1_000_000)
+            lease.release()
+
+    async def other() -> None:
+        with pytest.raises(QueueTimeout):
+            await pool.acquire_lease("m")
+        done.append("the other gave up")
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(keeper)
+            await until(lambda: pool.status().waiting == 1)
+            group.start_soon(other)
+            await until(lambda: pool.status().waiting == 2)
+            if how == "served":
+                first.release()
+            else:
+                scope.cancel()
+    first.release()
+    assert done == ["the other gave up"]
     assert balance(pool) == (0, 0, 0, 0)
 
 
