@@ -60,8 +60,9 @@ gen: $(VENV)/.dev  ## generated code, schema and reference pages, from their sou
 fuzz: $(VENV)/.dev  ## 10 000 broken files against the config loader
 	$(BIN)/python scripts/fuzz_config.py
 
-simulate: $(VENV)/.dev  ## 10 000 stories of the pool, each against the naive one (minutes)
+simulate: $(VENV)/.dev  ## 10 000 stories of the pool against a naive one, 20 000 seeds of Edge and Nodes (half an hour)
 	IOP_EXAMPLES=10000 $(BIN)/python -m pytest -q tests/properties/test_pool_machine.py
+	IOP_SEEDS=20000 $(BIN)/python -m pytest -q tests/simulation
 
 mutants: $(VENV)/.dev  ## break the pool in named ways and see that the suite notices each; writes tests/pool/mutants.md
 	$(BIN)/python scripts/pool_mutants.py

@@ -259,9 +259,12 @@ class EdgeApp:
         # What was built until here lives as long as the process: the collector need not look at it again.
         gc.collect()
         gc.freeze()
-        order = ("openai", "grpc", "admin", "metrics", "console", "a2a", "bootstrap")
+        order = ("openai", "grpc", "admin", "metrics", "console", "bootstrap")
         shown = " ".join(f"{name}={self._addresses[name]}" for name in order if name in self._addresses)
         announce(f"iop-edge: ready {shown}")
+        for name, enabled in (("a2a", self._live.a2a.enabled), ("control_plane", self._live.control_plane.enabled)):
+            if enabled:
+                log.warning("%s.enabled is true, but this version does not serve it: nothing listens there", name)
 
     def _status(self) -> dict[str, object]:
         """What `GET /status` of the admin API answers."""
