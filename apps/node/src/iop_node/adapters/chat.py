@@ -56,7 +56,14 @@ class ChatRequest:
 def unsupported(operation: str, kind: str) -> RunFailedError:
     """The end of a run on a surface that the adapter does not have."""
     return RunFailedError(
-        RunError("unsupported_endpoint", f"the {kind} adapter has no {operation}", 404, outcome="client_error")
+        # Another provider of the model may have it (E2).
+        RunError(
+            "unsupported_endpoint",
+            f"the {kind} adapter has no {operation}",
+            404,
+            retryable=True,
+            outcome="client_error",
+        )
     )
 
 
