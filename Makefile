@@ -67,9 +67,10 @@ simulate: $(VENV)/.dev  ## 10 000 stories of the pool against a naive one, 20 00
 mutants: $(VENV)/.dev  ## break the pool in named ways and see that the suite notices each; writes tests/pool/mutants.md
 	$(BIN)/python scripts/pool_mutants.py
 
-bench: $(VENV)/.dev  ## what the pool and the config loader cost, beside their floors
+bench: $(VENV)/.dev  ## what the pool, the config loader and the link cost, beside their floors
 	$(BIN)/python bench/pool.py
 	$(BIN)/python bench/config_load.py
+	$(BIN)/python bench/wire.py
 
 lock:  ## requirements/*.in -> *.txt with hashes (uv in a throw-away venv; only for maintainers)
 	$(PYTHON) -m venv .lock-venv && .lock-venv/bin/python -m pip install -q uv
