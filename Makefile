@@ -1,12 +1,13 @@
 # Every line here also works when typed by hand from this folder. `make help` lists the targets.
 PYTHON ?= python3
+SEEDS  ?= 20000
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 OURS   := -e packages/iop_config -e packages/iop_pool -e packages/iop_refresh -e packages/iop_wire -e apps/edge -e apps/node
 SRC    := packages apps tests scripts $(wildcard bench)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo up test check fmt gen fuzz simulate mutants bench lock clean
+.PHONY: help setup setup-demo demo up test check fmt gen fuzz simulate mutants bench sim-mutants lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -62,10 +63,13 @@ fuzz: $(VENV)/.dev  ## 10 000 broken files against the config loader
 
 simulate: $(VENV)/.dev  ## 10 000 stories of the pool against a naive one, 20 000 seeds of Edge and Nodes (half an hour)
 	IOP_EXAMPLES=10000 $(BIN)/python -m pytest -q tests/properties/test_pool_machine.py
-	IOP_SEEDS=20000 $(BIN)/python -m pytest -q tests/simulation
+	$(BIN)/python scripts/simulate.py --seeds $(SEEDS)
 
 mutants: $(VENV)/.dev  ## break the pool in named ways and see that the suite notices each; writes tests/pool/mutants.md
 	$(BIN)/python scripts/pool_mutants.py
+
+sim-mutants: $(VENV)/.dev  ## take one rule after another out of the session code; the simulation must notice each
+	$(BIN)/python scripts/sim_mutants.py
 
 bench: $(VENV)/.dev  ## what the pool, the config loader and the link cost, beside their floors
 	$(BIN)/python bench/pool.py

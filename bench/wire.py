@@ -2,9 +2,9 @@
 
     python bench/wire.py [--seconds N] [--rate N]
 
-Edge and Node are two processes on loopback; the Node's runs make events of 180 bytes at a steady rate, as a runtime that
-decodes all its runs in one step makes them (`in step`), and each at its own moment (`apart`). CPU is all threads of the
-process, from the kernel's accounts. The floor is one bidirectional grpc.aio stream that carries the same events as raw
+Edge and Node are two processes on loopback; the Node's runs make events of 180 bytes at a steady rate, as a runtime
+that decodes all its runs in one step makes them (`in step`), and each at its own moment (`apart`). CPU is all threads of
+the process, from the kernel's accounts. The floor is one bidirectional grpc.aio stream that carries the same events as raw
 bytes, one a message, nothing decoded, no credit, no order kept per run. Goal: at most 0.4 times the floor at 64 runs.
 """
 
@@ -21,12 +21,12 @@ import grpc.aio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from iop_edge.nodes.run import Chunk, End  # noqa: E402
-from iop_node.connection import Connection  # noqa: E402
-from iop_node.dial import DialSettings  # noqa: E402
-from iop_node.link import RunOrder, RunSink  # noqa: E402
-from support.fakehost import FakeHost  # noqa: E402
-from support.loopback import TOKEN, Instantly, edge_running, order  # noqa: E402
+from iop_edge.nodes.run import Chunk, End
+from iop_node.connection import Connection
+from iop_node.dial import DialSettings
+from iop_node.link import RunOrder, RunSink
+from support.fakehost import FakeHost
+from support.loopback import TOKEN, Instantly, edge_running, order
 
 RUNS = (1, 16, 64)
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"token"}}],"id":"x"}'.ljust(178, b" ") + b"\n\n"
@@ -104,7 +104,7 @@ async def ours(runs: int, count: int, rate: float, apart: bool) -> Cost:
     async with edge_running() as edge:
         process = child("node", edge.address)
         try:
-            while edge.registry.session("n1") is None:
+            while edge.registry.session("n1") is None:  # noqa: ASYNC110 -- another process
                 await asyncio.sleep(0.05)
 
             async def read(number: int) -> int:
