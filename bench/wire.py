@@ -2,10 +2,11 @@
 
     python bench/wire.py [--seconds N] [--rate N]
 
-Edge and Node are two processes on loopback; the Node's runs make events of 180 bytes at a steady rate, as a runtime
-that decodes all its runs in one step makes them (`in step`), and each at its own moment (`apart`). CPU is all threads of
-the process, from the kernel's accounts. The floor is one bidirectional grpc.aio stream that carries the same events as raw
-bytes, one a message, nothing decoded, no credit, no order kept per run. Goal: at most 0.4 times the floor at 64 runs.
+Edge and Node are two processes on loopback; the Node's runs make events of 180 bytes at a steady rate: as a runtime
+that decodes all its runs in one step makes them (`in step`), or each at its own moment (`apart`). CPU is that of all
+threads of a process, from the kernel's accounts. The floor is one bidirectional grpc.aio stream that carries the same
+events as raw bytes, one a message: nothing decoded, no credit, no order kept per run. Goal: at most 0.4 times the floor
+at 64 runs.
 """
 
 from __future__ import annotations
