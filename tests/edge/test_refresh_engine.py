@@ -54,7 +54,7 @@ class Edge:
             [(group.id, group.providers) for group in status.groups],
             {node: self.app._fleet.desired(node) for node in ("n1", "n2")},
             self.engine.pending_restart_paths,
-            sorted((path.name, path.read_bytes()) for path in self.folder.rglob("*") if path.is_file()),
+            (self.state.last_good(), self.state.previous()),
         )
 
     @property
