@@ -307,7 +307,8 @@ class EdgeApp:
         await self._engine.refresh(RefreshRequest(), trigger=trigger)
 
     async def _watch_files(self) -> None:
-        async for _ in file_changes(self._options.paths):
+        loaded = [source.sha256 for source in self._loaded.sources]
+        async for _ in file_changes(self._options.paths, loaded):
             await self._refresh("watch")
 
     # -- TLS ----------------------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import anyio.to_thread
 from watchfiles import awatch
 
 __all__ = ["file_changes"]
@@ -16,13 +18,18 @@ _LOOK_MS = 1000  # how often to look without being told: what changed before a w
 _Print = tuple[tuple[str, int, int, int] | None, ...]
 
 
-async def file_changes(paths: Sequence[Path]) -> AsyncIterator[None]:
+async def file_changes(paths: Sequence[Path], loaded: Sequence[str] = ()) -> AsyncIterator[None]:
     """Yield once after each burst of changes to any of `paths`, until cancelled.
+
+    `loaded`: the SHA-256 of each file as it was loaded; where one is another by now, that is the first change: the time
+    between loading and watching is as good as any for an editor to save.
 
     Folders are watched rather than files: a file that was replaced is another file, and a mounted ConfigMap switches a
     symlink beside the path. What counts is whether any of the paths now leads to something else.
     """
     seen = _print(paths)
+    if loaded and await anyio.to_thread.run_sync(_digests, paths) != [*loaded]:
+        yield
     while True:
         folders = _folders(paths)
         changes = awatch(
@@ -41,6 +48,17 @@ async def file_changes(paths: Sequence[Path]) -> AsyncIterator[None]:
                 yield
             if _folders(paths) != folders:
                 break  # a symlink leads to another folder now: watch that one
+
+
+def _digests(paths: Sequence[Path]) -> list[str]:
+    """The SHA-256 of each file; empty where it cannot be read."""
+    found = []
+    for path in paths:
+        try:
+            found.append(hashlib.sha256(path.read_bytes()).hexdigest())
+        except OSError:
+            found.append("")
+    return found
 
 
 def _folders(paths: Sequence[Path]) -> tuple[str, ...]:
