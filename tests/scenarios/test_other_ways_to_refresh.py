@@ -93,6 +93,25 @@ def test_a_broken_file_at_the_start_names_the_config_that_was_good_and_last_good
         assert capacity(stack) == 2
 
 
+@rule("R15", "C25")
+def test_last_good_is_found_where_the_broken_file_says_that_the_state_lies(tmp_path: Path) -> None:
+    with running(tmp_path) as stack:
+        del stack.env["IOP_STATE_DIR"]
+        stack.env["XDG_STATE_HOME"] = str(tmp_path / "elsewhere")
+        config = config_of(stack, 2).replace("edge: {id: test}", "edge:\n  id: test\n  state_dir: ./kept")
+        edge = stack.edge(config)
+        edge.send(signal.SIGTERM)
+        assert edge.wait(20) == 0
+        stack.processes.remove(edge)
+        stack.config.write_text(config.replace("capacity", "capacitee"))
+        code, text = stack.iop_edge("run")
+        assert code == 4
+        assert str(tmp_path / "kept") in text
+        edge = stack.spawn("edge", str(BIN / "iop-edge"), "run", "--last-good")
+        stack.addresses = pairs(edge.wait_for("iop-edge: ready"))
+        assert capacity(stack) == 2
+
+
 @rule("C25", "C21")
 def test_the_version_of_a_config_is_the_same_after_a_restart(tmp_path: Path) -> None:
     with running(tmp_path) as stack:

@@ -25,7 +25,7 @@ def _load(paths: Sequence[Path], last_good: bool) -> tuple[StateFolder, Loaded]:
 
     main, *overlays = paths
     if last_good:
-        state = StateFolder.default()
+        state = StateFolder.beside(main)
         kept = state.last_good()
         if kept is None:
             raise StateError(f"{state.path}: no config is kept there; one is after the first start with a good file")
@@ -59,7 +59,7 @@ def run(configs: tuple[Path, ...], watch: bool, last_good: bool) -> None:
         code = app.main(loaded, state, paths, watch=watch, announce=lambda line: click.echo(line))
     except iop_config.ConfigError as error:
         print_problems(error)
-        kept = StateFolder.default().last_good_path() if not last_good else None
+        kept = StateFolder.beside(paths[0]).last_good_path() if not last_good else None
         if kept is not None:
             click.echo(
                 f"the config that was applied last is kept in {kept}; `iop-edge run --last-good` starts from it",
