@@ -44,7 +44,13 @@ class Runs:
 
     def replaced(self, old: Registry) -> None:
         """Another registry is in force now: what this one allowed is still on its way."""
-        self._replaced.append((asyncio.get_running_loop().time() + _ON_THE_WAY, old.providers))
+        now = asyncio.get_running_loop().time()
+        self._forget_replaced(now)  # here too: refreshes may come where runs do not
+        self._replaced.append((now + _ON_THE_WAY, old.providers))
+
+    def _forget_replaced(self, now: float) -> None:
+        while self._replaced and self._replaced[0][0] <= now:
+            self._replaced.popleft()
 
     def start(self, order: RunOrder, sink: RunSink, registry: Registry) -> None:
         """Execute the order; everything that happens ends in `sink.end`."""
@@ -67,11 +73,11 @@ class Runs:
         """What is refused before the runtime hears of it (backends §0.7); the pool has judged all this already."""
         if not order.provider_id:
             return None  # a model route
-        now = asyncio.get_running_loop().time()
-        while self._replaced and self._replaced[0][0] <= now:
-            self._replaced.popleft()
         refusal = self._judge(order, registry.providers)
-        if refusal is None or any(self._judge(order, providers) is None for _, providers in self._replaced):
+        if refusal is None:
+            return None
+        self._forget_replaced(asyncio.get_running_loop().time())
+        if any(self._judge(order, providers) is None for _, providers in self._replaced):
             return None
         return refusal
 
