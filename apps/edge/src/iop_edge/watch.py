@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import anyio.to_thread
 from watchfiles import awatch
+
+from iop_config import ConfigError, read_sources
 
 __all__ = ["file_changes"]
 
@@ -51,14 +52,11 @@ async def file_changes(paths: Sequence[Path], loaded: Sequence[str] = ()) -> Asy
 
 
 def _digests(paths: Sequence[Path]) -> list[str]:
-    """The SHA-256 of each file; empty where it cannot be read."""
-    found = []
-    for path in paths:
-        try:
-            found.append(hashlib.sha256(path.read_bytes()).hexdigest())
-        except OSError:
-            found.append("")
-    return found
+    """The SHA-256 of each file; none where one of them cannot be read."""
+    try:
+        return [source.sha256 for source in read_sources(paths[0], paths[1:])]
+    except ConfigError:
+        return []
 
 
 def _folders(paths: Sequence[Path]) -> tuple[str, ...]:
