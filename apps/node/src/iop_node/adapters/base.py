@@ -10,6 +10,9 @@ from attrs import frozen
 from iop_node.link import Health, RunError, RunOrder, Usage
 from iop_node.settings import AdapterSettings
 
+JSON_HEAD = (("content-type", "application/json"),)
+STREAM_HEAD = (("content-type", "text/event-stream"),)
+
 
 class RunFailedError(Exception):
     """A run ended without an answer, or in the middle of one; `error` says why, in words without secrets."""

@@ -13,7 +13,16 @@ from typing import ClassVar
 import msgspec
 from attrs import define, evolve, field, frozen
 
-from iop_node.adapters.base import AdapterContext, BuildError, ProbeResult, ProbeTarget, RunFailedError, RunOutput
+from iop_node.adapters.base import (
+    JSON_HEAD,
+    STREAM_HEAD,
+    AdapterContext,
+    BuildError,
+    ProbeResult,
+    ProbeTarget,
+    RunFailedError,
+    RunOutput,
+)
 from iop_node.adapters.chat import ChatMessage, ChatRequest, Renderer, read_request, renderer
 from iop_node.adapters.cli_formats import FORMATS, Event, OutputParser, Reasoning, Session, Text, Verdict
 from iop_node.adapters.cli_process import Command, OutputLimitError, Process, StartError, environment, find_program
@@ -24,8 +33,6 @@ from iop_node.settings import AdapterSettings, CliSettings
 
 __all__ = ["CliAdapter"]
 
-_JSON = (("content-type", "application/json"),)
-_STREAM = (("content-type", "text/event-stream"),)
 _EXIT_S = 10.0
 """How long a command may live on after its final event, or after it closed its output."""
 _OVERFLOW = re.compile(r"prompt is too long|context (?:length|window|limit)", re.IGNORECASE)
@@ -330,14 +337,14 @@ class _Reply:
         if self._headed:
             return data
         self._headed = True
-        self.out.head(200, _STREAM)
+        self.out.head(200, STREAM_HEAD)
         return self.writer.begin() + data
 
     async def end(self, verdict: Verdict) -> None:
         """Complete the answer."""
         self.out.usage = usage = verdict.usage or self.counted
         if not self.order.streaming:
-            self.out.head(200, _JSON)
+            self.out.head(200, JSON_HEAD)
             thoughts = "".join(self._thoughts)
             await self.out.data(self.writer.whole(self.text, usage, thoughts, finish=verdict.finish_reason))
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from iop_node.adapters.base import AdapterContext, ProbeResult, ProbeTarget, RunOutput
+from iop_node.adapters.base import JSON_HEAD, STREAM_HEAD, AdapterContext, ProbeResult, ProbeTarget, RunOutput
 from iop_node.adapters.chat import read_request, renderer
 from iop_node.link import Health, RunOrder, Usage
 from iop_node.settings import AdapterSettings
@@ -13,8 +13,6 @@ from iop_node.settings import AdapterSettings
 __all__ = ["EchoAdapter"]
 
 _WORD = re.compile(r"\s*\S+|\s+$")
-_JSON = (("content-type", "application/json"),)
-_STREAM = (("content-type", "text/event-stream"),)
 
 
 class EchoAdapter:
@@ -34,10 +32,10 @@ class EchoAdapter:
         usage = Usage(sum(len(m.text.split()) for m in request.messages), len(words), from_runtime=True)
         if not order.streaming:
             out.usage = usage
-            out.head(200, _JSON)
+            out.head(200, JSON_HEAD)
             await out.data(writer.whole(request.last_text, usage))
             return
-        out.head(200, _STREAM)
+        out.head(200, STREAM_HEAD)
         await out.data(writer.begin())
         for count, word in enumerate(words, start=1):
             await out.data(writer.text(word))

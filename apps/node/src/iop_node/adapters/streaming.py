@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 
 from iop_node.adapters.aggregate import Aggregate, AggregateError
-from iop_node.adapters.base import RunOutput
+from iop_node.adapters.base import JSON_HEAD, RunOutput
 from iop_node.adapters.failures import broken, in_band
 from iop_node.adapters.sse import Event, EventSplitter, TooLongError
 from iop_node.adapters.usage import StreamScan, error_in
@@ -17,7 +17,6 @@ from iop_node.link import RunOrder, Usage
 __all__ = ["StreamRelay"]
 
 _DONE = b"data: [DONE]\n\n"
-_JSON = (("content-type", "application/json"),)
 _LEFT_OPEN_S = 1.0
 
 
@@ -115,7 +114,7 @@ class StreamRelay:
                 body = self._whole.body
             except AggregateError as problem:
                 raise broken(f"the runtime's answer cannot be used: {problem}") from None
-            self._out.head(200, _JSON)
+            self._out.head(200, JSON_HEAD)
             await self._out.data(body)
 
 
