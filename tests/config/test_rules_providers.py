@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.config_text import ADAPTER, EDGE, PROVIDER, codes, config, loaded, node, problems
+from support.config_text import ADAPTER, EDGE, PROVIDER, codes, config, node
+from support.configs import loaded, problems
 from support.rules import rule
 
 MODEL = "models:\n  - {id: x, providers: {p: m}}\n"
@@ -190,12 +191,12 @@ def test_problems_that_do_not_rest_on_each_other_come_in_one_pass_by_position() 
 def test_an_injected_name_is_masked_in_the_message_and_gets_no_guess() -> None:
     env = {"NAME": "hidden-canary"}
     adapters = (ADAPTER.replace("name: v", "name: hidden-canary-2"),)
-    (problem,) = problems(config(PROVIDER.replace("adapter: v", "adapter: '${NAME}'"), adapters=adapters), env)
+    (problem,) = problems(config(PROVIDER.replace("adapter: v", "adapter: '${NAME}'"), adapters=adapters), env=env)
     assert problem.code == "C7.unknown-adapter"
     assert 'no enabled adapter instance "<redacted>"' in problem.message
     assert "did you mean" not in problem.suggestion
     adapters = (ADAPTER.replace("name: v", "name: '${NAME}'"),)
-    (problem,) = problems(config(PROVIDER.replace("adapter: v", "adapter: hidden"), adapters=adapters), env)
+    (problem,) = problems(config(PROVIDER.replace("adapter: v", "adapter: hidden"), adapters=adapters), env=env)
     assert "canary" not in str(problem)
 
 

@@ -6,16 +6,14 @@ import os
 import socket
 import subprocess
 import zipfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import httpx2
 import pytest
 
 from iop_edge.bootstrap import BootstrapFacts, serve_bootstrap
+from support.listening import listening
 from support.rules import rule
 
 pytestmark = pytest.mark.anyio
@@ -25,18 +23,6 @@ SECRET = "iopn_a-token-that-must-not-be-seen"
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@asynccontextmanager
-async def listening(facts: BootstrapFacts) -> AsyncIterator[str]:
-    async with anyio.create_task_group() as group:
-
-        async def listen(*, task_status: Any) -> None:
-            await serve_bootstrap(facts, host="127.0.0.1", port=0, task_status=task_status)
-
-        host, port = await group.start(listen)
-        yield f"http://{host}:{port}"
-        group.cancel_scope.cancel()
 
 
 def wheel(folder: Path) -> Path:
@@ -75,7 +61,7 @@ async def test_the_script_installs_from_this_edge_alone_and_joins(tmp_path: Path
     artifacts = tmp_path / "dist"
     artifacts.mkdir()
     wheel(artifacts)
-    async with listening(BootstrapFacts("edge.internal:19090", artifact_dir=artifacts)) as url:
+    async with listening(serve_bootstrap, BootstrapFacts("edge.internal:19090", artifact_dir=artifacts)) as url:
         async with httpx2.AsyncClient(trust_env=False) as http:
             script = (await http.get(f"{url}/join.sh")).text
         joined = await anyio.to_thread.run_sync(
@@ -105,7 +91,7 @@ async def test_the_script_installs_from_this_edge_alone_and_joins(tmp_path: Path
     ],
 )
 async def test_the_script_says_what_is_missing(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    async with listening(BootstrapFacts("e:1")) as url, httpx2.AsyncClient(trust_env=False) as http:
+    async with listening(serve_bootstrap, BootstrapFacts("e:1")) as url, httpx2.AsyncClient(trust_env=False) as http:
         script = (await http.get(f"{url}/join.sh")).text
     done = await anyio.to_thread.run_sync(lambda: run_script(script, *arguments, home=tmp_path))
     assert done.returncode == 1
@@ -115,13 +101,13 @@ async def test_the_script_says_what_is_missing(tmp_path: Path, arguments: tuple[
 
 async def test_an_address_cannot_smuggle_commands_into_the_script() -> None:
     facts = BootstrapFacts("edge:1'; rm -rf /; '", url="https://x/'$(id)")
-    async with listening(facts) as url, httpx2.AsyncClient(trust_env=False) as http:
+    async with listening(serve_bootstrap, facts) as url, httpx2.AsyncClient(trust_env=False) as http:
         script = (await http.get(f"{url}/join.sh")).text
     lines = [line for line in script.splitlines() if line.startswith(("edge=", "url="))]
     command = "\n".join(lines) + '\nprintf "%s\\n" "$edge" "$url"'
     shown = await anyio.run_process(["sh", "-c", command])
     assert shown.stdout.decode().splitlines() == ["edge:1'; rm -rf /; '", "https://x/'$(id)"]
-    async with listening(BootstrapFacts("e:1")) as url, httpx2.AsyncClient(trust_env=False) as http:
+    async with listening(serve_bootstrap, BootstrapFacts("e:1")) as url, httpx2.AsyncClient(trust_env=False) as http:
         for host in ("x$(id)", "a b", "a;id", "'", "a/b"):
             assert (await http.get(f"{url}/join.sh", headers={"host": host})).status_code == 400, host
         named = (await http.get(f"{url}/join.sh", headers={"host": "edge.internal:18080"})).text
@@ -136,7 +122,7 @@ async def test_only_plain_files_of_the_folder_itself_are_served(tmp_path: Path) 
     (folder / ".hidden").write_text("hidden")
     (folder / "link").symlink_to(tmp_path / "secret")
     (folder / "a b+c.whl").write_bytes(b"wheel")
-    async with listening(BootstrapFacts("e:1", artifact_dir=folder)) as url:
+    async with listening(serve_bootstrap, BootstrapFacts("e:1", artifact_dir=folder)) as url:
         async with httpx2.AsyncClient(trust_env=False) as http:
             page = (await http.get(f"{url}/files/")).text
             assert page.count("<a ") == 1
@@ -162,7 +148,7 @@ def raw_status(port: int, target: str) -> int:
 async def test_without_a_folder_there_is_a_script_and_no_file(tmp_path: Path) -> None:
     for folder in (None, tmp_path / "missing"):
         facts = BootstrapFacts("e:1", artifact_dir=folder)
-        async with listening(facts) as url, httpx2.AsyncClient(trust_env=False) as http:
+        async with listening(serve_bootstrap, facts) as url, httpx2.AsyncClient(trust_env=False) as http:
             assert "<a " not in (await http.get(f"{url}/files/")).text
             assert (await http.get(f"{url}/files/x")).status_code == 404
             assert (await http.get(f"{url}/join.sh")).status_code == 200

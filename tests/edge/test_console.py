@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx2
 import pytest
 
@@ -18,6 +17,7 @@ from iop_edge.metering import Meter, RunRecord
 from support.browser import CHROMIUM, browser
 from support.edge_status import StatusRig
 from support.fake_edge_node import config, model, node, provider
+from support.listening import listening
 from support.rules import rule
 
 pytestmark = pytest.mark.anyio
@@ -47,20 +47,8 @@ def record(**fields: Any) -> RunRecord:
 
 
 @asynccontextmanager
-async def listening(sources: ConsoleSources) -> AsyncIterator[str]:
-    async with anyio.create_task_group() as group:
-
-        async def listen(*, task_status: Any) -> None:
-            await serve_console(sources, host="127.0.0.1", port=0, task_status=task_status)
-
-        host, port = await group.start(listen)
-        yield f"http://{host}:{port}"
-        group.cancel_scope.cancel()
-
-
-@asynccontextmanager
 async def client(sources: ConsoleSources) -> AsyncIterator[httpx2.AsyncClient]:
-    async with listening(sources) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
+    async with listening(serve_console, sources) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
         yield http
 
 
@@ -133,7 +121,7 @@ async def test_in_a_real_browser_it_is_live_fits_a_phone_and_shows_text_as_text(
     meter.record(record(provider="a", principal_alias=HOSTILE, outcome="ok"))
     refreshes = [{"status": "rejected", "changed": False, "problems": [{"path": "models", "message": HOSTILE}]}]
     sources = ConsoleSources(rig.runtime.status, meter.recent, lambda: refreshes)
-    async with listening(sources) as url, browser(tmp_path) as page:
+    async with listening(serve_console, sources) as url, browser(tmp_path) as page:
         for width, dark in ((1280, False), (390, True)):
             await page.open(url, width=width, height=1000, dark=dark)
             await page.until("document.querySelectorAll('#providers tbody tr').length === 3")

@@ -7,13 +7,11 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-import httpx2
 import pytest
 
+from support.raw_client import ask, many_connections
 from support.rules import rule
-from support.stack import eventually, openai_config, running
-
-from .test_node_killed import ask
+from support.stack import Stack, eventually, openai_config, running
 
 CLIENTS = 8
 
@@ -28,8 +26,7 @@ def test_a_frozen_node(tmp_path: Path, asleep: float, lost: int) -> None:
         stack.wait_available("p")
 
         async def load() -> list[tuple[str, str]]:
-            limits = httpx2.Limits(max_connections=None)
-            async with httpx2.AsyncClient(trust_env=False, timeout=90, limits=limits) as client:
+            async with many_connections(timeout=90) as client:
                 tasks = [asyncio.ensure_future(ask(client, stack, number)) for number in range(CLIENTS)]
                 await asyncio.to_thread(eventually, "runs at work", lambda: stack.stats(runtime)["active"] == 4)
                 node.send(signal.SIGSTOP)
@@ -49,6 +46,6 @@ def test_a_frozen_node(tmp_path: Path, asleep: float, lost: int) -> None:
         assert asyncio.run(one(stack)) == ("whole", "")
 
 
-async def one(stack: object) -> tuple[str, str]:
-    async with httpx2.AsyncClient(trust_env=False, timeout=60) as client:
-        return await ask(client, stack, 99)  # type: ignore[arg-type]
+async def one(stack: Stack) -> tuple[str, str]:
+    async with many_connections() as client:
+        return await ask(client, stack, 99)

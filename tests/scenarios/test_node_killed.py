@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from collections import Counter
 from pathlib import Path
@@ -11,31 +10,11 @@ from pathlib import Path
 import httpx2
 
 from support.fake_runtime import answer
+from support.raw_client import ask, many_connections
 from support.rules import rule
-from support.stack import Stack, eventually, openai_config, running
+from support.stack import eventually, openai_config, running
 
 CLIENTS = 24
-
-
-async def ask(client: httpx2.AsyncClient, stack: Stack, number: int) -> tuple[str, str]:
-    """How one streaming client fared: `whole`, `event` (one error event), or `status` (an error before the stream)."""
-    body = {
-        "model": "m",
-        "stream": True,
-        "messages": [{"role": "user", "content": f"name=c{number}- tokens=40 gap_ms=20"}],
-    }
-    response = await client.post(f"{stack.base_url}/chat/completions", json=body)
-    if response.status_code != 200:
-        return "status", response.json()["error"]["code"]
-    events = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
-    if events[-1] == "[DONE]":
-        chunks = [json.loads(event) for event in events[:-1]]
-        text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
-        assert text == answer(40, f"c{number}-")
-        return "whole", ""
-    errors = [json.loads(event)["error"]["code"] for event in events if "error" in json.loads(event)]
-    assert len(errors) == 1, events[-3:]
-    return "event", errors[0]
 
 
 @rule("E3", "E11", "N4", "P8")
@@ -47,8 +26,7 @@ def test_a_killed_node_costs_one_error_per_running_client_and_its_return_serves_
         stack.wait_available("p")
 
         async def load() -> list[tuple[str, str]]:
-            limits = httpx2.Limits(max_connections=None)
-            async with httpx2.AsyncClient(trust_env=False, timeout=60, limits=limits) as client:
+            async with many_connections() as client:
                 tasks = [asyncio.ensure_future(ask(client, stack, number)) for number in range(CLIENTS)]
                 await asyncio.to_thread(eventually, "runs at work", lambda: stack.stats(runtime)["active"] == 4)
                 node.send(signal.SIGKILL)

@@ -1,12 +1,11 @@
-"""Small Edge configs as text, and what loading says of them."""
+"""Small Edge configs put together from flow mappings; `configs` loads them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from iop_config import ConfigError, Loaded, Problem, load_text
+from support.configs import HASH, problems
 
-HASH = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
 OTHER_HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 EDGE = "edge: {id: e}\n"
 ADAPTER = "{name: v, type: vllm, base_url: 'http://127.0.0.1:8000/v1'}"
@@ -28,20 +27,6 @@ def config(*providers: str, adapters: tuple[str, ...] = (ADAPTER,), head: str = 
     return EDGE + head + "nodes:\n" + node(*providers, adapters=adapters)
 
 
-def loaded(text: str, env: Mapping[str, str] | None = None) -> Loaded:
-    """Load a text that holds together."""
-    return load_text(text, env=env or {}, digest_key=b"test")
-
-
-def problems(text: str, env: Mapping[str, str] | None = None) -> tuple[Problem, ...]:
-    """Return what is wrong with a text; empty when it loads."""
-    try:
-        load_text(text, env=env or {}, digest_key=b"test")
-    except ConfigError as error:
-        return error.problems
-    return ()
-
-
 def codes(text: str, env: Mapping[str, str] | None = None) -> list[str]:
     """Return the codes of what is wrong, by position."""
-    return [problem.code for problem in problems(text, env)]
+    return [problem.code for problem in problems(text, env=env)]
